@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/* Exact sums of an address space's counters, whatever shape the kernel keeps them in. */
+#ifndef MEMTRACK_COUNTERS_BPF_H
+#define MEMTRACK_COUNTERS_BPF_H
+
+/* 32 KiB of offsets; a machine with more possible CPUs gets its sums from the classic tracepoint. */
+#define CPUS_MAX 4096
+
+/* What to add to a per-CPU pointer to reach the CPU's part; learn_cpu_offsets fills it in before any hook attaches. */
+__u64 cpu_offset[CPUS_MAX];
+
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, __u64);
+} cpu_probe SEC(".maps");
+
+/* A pointer read back as a number, which the verifier lets us compute with. */
+static __always_inline __u64 as_number(const void *pointer)
+{
+    const void *volatile slot = pointer;
+    __u64 number = 0;
+
+    bpf_probe_read_kernel(&number, sizeof(number), (const void *)&slot);
+    return number;
+}
+
+/*
+ * The kernel's table of per-CPU offsets is not in BTF, but a per-CPU map gives both ends of the subtraction: the
+ * per-CPU pointer inside the map, and where a CPU's part of it is.
+ */
+SEC("syscall")
+int learn_cpu_offsets(void *ctx)
+{
+    __u64 map = as_number(&cpu_probe);
+    __u64 base = 0;
+    __u32 zero = 0;
+
+    bpf_probe_read_kernel(&base, sizeof(base),
+                          (void *)(map + bpf_core_field_offset(struct bpf_array, pptrs)));
+    for (__u32 cpu = 0; cpu < CPUS_MAX && cpu < settings.cpus; cpu++) {
+        void *part = bpf_map_lookup_percpu_elem(&cpu_probe, &zero, cpu);
+
+        if (!part)
+            return 1;
+        cpu_offset[cpu] = as_number(part) - base;
+    }
+    return 0;
+}
+
+struct counter_view {
+    __s64 count;
+    __u64 parts;
+    __u32 locked;
+};
+
+/* Plain loads, for a pointer that the verifier knows to be an mm_struct. Its indexes must be constants. */
+static __always_inline void view_known(struct mm_struct *mm, __u32 member, struct counter_view *v)
+{
+#define VIEW(i)                                                                       \
+    do {                                                                              \
+        if (bpf_core_field_exists(mm->rss_stat[i].lock.raw_lock.val))                 \
+            v->locked = mm->rss_stat[i].lock.raw_lock.val.counter;                    \
+        v->count = mm->rss_stat[i].count;                                             \
+        v->parts = (__u64)mm->rss_stat[i].counters;                                   \
+    } while (0)
+
+    switch (member) {
+    case EVENT_MEMBER_FILE:
+        VIEW(0);
+        break;
+    case EVENT_MEMBER_ANON:
+        VIEW(1);
+        break;
+    case EVENT_MEMBER_SWAP:
+        VIEW(2);
+        break;
+    default:
+        VIEW(3);
+        break;
+    }
+#undef VIEW
+}
+
+/* The same for an address out of a map, through the probing helper. */
+static __always_inline void view_address(__u64 mm, __u32 member, struct counter_view *v)
+{
+    struct percpu_counter *counter = (void *)(mm + bpf_core_field_offset(struct mm_struct, rss_stat) +
+                                              (member & 3) * bpf_core_type_size(struct percpu_counter));
+
+    if (bpf_core_field_exists(counter->lock.raw_lock.val))
+        bpf_core_read(&v->locked, sizeof(v->locked), &counter->lock.raw_lock.val.counter);
+    bpf_core_read(&v->count, sizeof(v->count), &counter->count);
+    bpf_core_read(&v->parts, sizeof(v->parts), &counter->counters);
+}
+
+/*
+ * Folding a CPU's part into the total is two stores under the counter's lock: a reader between them counts the batch
+ * twice. So a sum is taken again when the lock was held or the total moved meanwhile.
+ */
+#define SUM_ATTEMPTS 4
+
+static __always_inline __s64 percpu_sum(struct mm_struct *known, __u64 address, __u32 member)
+{
+    struct counter_view before = {}, after = {};
+    __s64 sum = 0;
+
+    for (int attempt = 0; attempt < SUM_ATTEMPTS; attempt++) {
+        if (known)
+            view_known(known, member, &before);
+        else
+            view_address(address, member, &before);
+        sum = before.count;
+        for (__u32 cpu = 0; cpu < CPUS_MAX && cpu < settings.cpus; cpu++) {
+            __s32 part = 0;
+
+            bpf_probe_read_kernel(&part, sizeof(part), (void *)(before.parts + cpu_offset[cpu]));
+            sum += part;
+        }
+        if (known)
+            view_known(known, member, &after);
+        else
+            view_address(address, member, &after);
+        if (!before.locked && !after.locked && before.count == after.count)
+            return sum;
+    }
+    TALLY(sums_unsettled, 1);
+    return sum;
+}
+
+static __always_inline __s64 atomic_sum(__u64 mm, __u32 member)
+{
+    __s64 count = 0;
+
+    bpf_probe_read_kernel(&count, sizeof(count),
+                          (void *)(mm + bpf_core_field_offset(struct mm_struct___pre_v6_2, rss_stat) +
+                                   (member & 3) * sizeof(count)));
+    return count;
+}
+
+/* What one thread of a kernel from v5.5 to v6.1 keeps to itself of its own address space, in pages. */
+static __always_inline __s64 thread_cache(struct task_struct *task, __u32 member)
+{
+    struct task_struct___pre_v6_2 *old = (void *)task;
+    int count = 0;
+
+    if (!bpf_core_field_exists(old->rss_stat))
+        return 0;
+    bpf_core_read(&count, sizeof(count), &old->rss_stat.count[member & 3]);
+    return count;
+}
+
+/* Pages; transient negatives (one CPU's update seen before another's) read as 0, as the kernel itself shows them. */
+static __always_inline __u64 counter_bytes(__s64 pages)
+{
+    return pages < 0 ? 0 : (__u64)pages << settings.page_shift;
+}
+
+/* One counter of the address space at this address, in pages. */
+static __always_inline __s64 counter_pages(__u64 mm, __u32 member)
+{
+    return settings.counters_are_percpu ? percpu_sum(0, mm, member) : atomic_sum(mm, member);
+}
+
+#endif

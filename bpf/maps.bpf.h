@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/* The maps, what the settings, and the ring's reserve and submit. */
+#ifndef MEMTRACK_MAPS_BPF_H
+#define MEMTRACK_MAPS_BPF_H
+
+const volatile struct settings settings SEC(".rodata.settings") = {.cpus = 1, .page_shift = 12};
+
+struct {
+    __uint(type, BPF_MAP_TYPE_RINGBUF);
+    __uint(max_entries, 4096); /* the loader sets the real size */
+} ring SEC(".maps");
+
+/* A process of the tree. Keyed by the kernel's own tgid, which no namespace changes. */
+struct process {
+    __u64 mm;    /* 0 while pending */
+    __u32 pid;   /* as shown */
+    __u32 state; /* enum process_state */
+};
+
+enum process_state {
+    PROCESS_MEMBER = 0,
+    PROCESS_PENDING = 1, /* spawned by the recorder, has not run its own program yet: nothing of it counts */
+};
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, 65536);
+    __type(key, __u32);
+    __type(value, struct process);
+} processes SEC(".maps");
+
+/* An address space in use by the tree, keyed by its mm_struct, and the process that it is shown under. */
+struct space {
+    __u32 tgid;
+    __u32 pid;
+    __u32 sync_round;  /* the last round of adopt_task that reported it */
+    __s32 cached[4];   /* v5.5 to v6.1: what its threads keep to themselves, summed during a round */
+    __u32 cache_round;
+};
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, 65536);
+    __type(key, __u64);
+    __type(value, struct space);
+} spaces SEC(".maps");
+
+/*
+ * Further processes that use an address space (vfork, CLONE_VM without CLONE_THREAD): whoever is left when the process
+ * that it is shown under leaves. More than SHARERS_MAX at once are not remembered, and counted.
+ */
+#define SHARERS_MAX 62
+
+struct sharers {
+    struct bpf_spin_lock lock;
+    __u32 count;
+    __u32 tgids[SHARERS_MAX];
+};
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, 4096);
+    __type(key, __u64);
+    __type(value, struct sharers);
+} sharers SEC(".maps");
+
+static const struct sharers no_sharers;
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, struct control);
+} control_map SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, struct tally);
+} tally_map SEC(".maps");
+
+static __always_inline struct control *control(void)
+{
+    __u32 zero = 0;
+
+    return bpf_map_lookup_elem(&control_map, &zero);
+}
+
+#define TALLY(field, n)                                            \
+    do {                                                           \
+        __u32 zero_ = 0;                                           \
+        struct tally *tally_ = bpf_map_lookup_elem(&tally_map, &zero_); \
+                                                                   \
+        if (tally_)                                                \
+            __sync_fetch_and_add(&tally_->field, (n));             \
+    } while (0)
+
+/*
+ * RSS and RMAP records leave ring_headroom_bytes free: losing one of those costs resolution until the next, losing a
+ * FORK or an EXIT would cost the shape of the tree.
+ */
+static __always_inline bool ring_has_room(__u64 waiting)
+{
+    return waiting + settings.ring_headroom_bytes < settings.ring_bytes;
+}
+
+/*
+ * Waking the consumer costs more than writing a record, so only the record that crosses the mark wakes it. The window
+ * is a few records wide because other CPUs write meanwhile; one wake-up too many is harmless, and one missed is made
+ * good by the consumer's own time-out.
+ */
+static __always_inline __u64 ring_submit_flags(__u64 waiting)
+{
+    return waiting >= settings.ring_wakeup_bytes && waiting < settings.ring_wakeup_bytes + 8 * sizeof(struct event)
+               ? BPF_RB_FORCE_WAKEUP
+               : BPF_RB_NO_WAKEUP;
+}
+
+#endif

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/* The counters, one record per change. One of the three ways below is loaded, never two. */
+#ifndef MEMTRACK_RSS_BPF_H
+#define MEMTRACK_RSS_BPF_H
+
+static __always_inline struct event *rss_reserve(__u64 *waiting)
+{
+    struct event *e = 0;
+
+    *waiting = bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA);
+    if (ring_has_room(*waiting))
+        e = bpf_ringbuf_reserve(&ring, sizeof(*e), 0);
+    if (!e)
+        TALLY(lost_ring, 1);
+    return e;
+}
+
+static __always_inline void rss_submit(struct event *e, __u64 waiting, __u32 pid, __u32 member, __u64 size_bytes)
+{
+    fill(e, EVENT_TYPE_RSS, pid, acting_tid(), bpf_ktime_get_ns());
+    e->rss.member = member;
+    e->rss.size_bytes = size_bytes;
+    bpf_ringbuf_submit(e, ring_submit_flags(waiting));
+}
+
+/*
+ * v6.2 and later: the tracepoint says that a counter moved, and the sum is ours. Reserved before it is summed, so that
+ * the order of the records is an order in which none misses a change that an earlier one had.
+ */
+SEC("tp_btf/rss_stat")
+int BPF_PROG(rss_stat_percpu, struct mm_struct *mm, int member)
+{
+    struct space *space = space_of((__u64)mm);
+    struct event *e;
+    __u64 waiting;
+
+    if (!space || torn_down(mm) || (__u32)member >= EVENT_MEMBERS)
+        return 0;
+    e = rss_reserve(&waiting);
+    if (e)
+        rss_submit(e, waiting, space->pid, member, counter_bytes(percpu_sum(mm, 0, member)));
+    return 0;
+}
+
+/* v5.5 to v6.1: the tracepoint brings the counter's value, in pages. */
+SEC("tp_btf/rss_stat")
+int BPF_PROG(rss_stat_count, struct mm_struct *mm, int member, long count)
+{
+    struct space *space = space_of((__u64)mm);
+    struct event *e;
+    __u64 waiting;
+
+    if (!space || torn_down(mm) || (__u32)member >= EVENT_MEMBERS)
+        return 0;
+    e = rss_reserve(&waiting);
+    if (e)
+        rss_submit(e, waiting, space->pid, member, counter_bytes(count));
+    return 0;
+}
+
+/*
+ * Where the per-CPU parts cannot be reached: the classic tracepoint has the exact sum but no address space, and this
+ * one the other way round. On one event they run one after the other on the same CPU.
+ */
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, __u32);
+} noted_pid SEC(".maps");
+
+SEC("tp_btf/rss_stat")
+int BPF_PROG(rss_stat_mm, struct mm_struct *mm)
+{
+    struct space *space = space_of((__u64)mm);
+    __u32 zero = 0, *noted = bpf_map_lookup_elem(&noted_pid, &zero);
+
+    if (noted)
+        *noted = space && !torn_down(mm) ? space->pid : 0;
+    return 0;
+}
+
+SEC("tp/kmem/rss_stat")
+int rss_stat_size(struct trace_event_raw_rss_stat *ctx)
+{
+    __u32 zero = 0, *noted = bpf_map_lookup_elem(&noted_pid, &zero), pid;
+    long size = BPF_CORE_READ(ctx, size);
+    int member = BPF_CORE_READ(ctx, member);
+    struct event *e;
+    __u64 waiting;
+
+    pid = noted ? *noted : 0;
+    if (!pid || (__u32)member >= EVENT_MEMBERS)
+        return 0;
+    *noted = 0;
+    e = rss_reserve(&waiting);
+    if (e)
+        rss_submit(e, waiting, pid, member, size < 0 ? 0 : size);
+    return 0;
+}
+
+#endif

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/* What the recorder and the BPF programs tell each other outside the ring; both sides and cffi. */
+#ifndef MEMTRACK_STATE_H
+#define MEMTRACK_STATE_H
+
+enum adopt_pass {
+    ADOPT_NONE = 0,
+    ADOPT_PID = 1,      /* take in the process with the shown pid control.adopt_pid */
+    ADOPT_CHILDREN = 2, /* take in children of members */
+    ADOPT_CACHES = 3,   /* v5.5 to v6.1: add up what threads keep to themselves */
+    ADOPT_SYNC = 4,     /* report the figures of every address space */
+};
+
+/* Decided by the recorder before load; constants for the verifier, which prunes what they rule out. */
+struct settings {
+    uint64_t pid_ns_dev; /* the recorder's pid namespace, as stat(2) of /proc/self/ns/pid names it */
+    uint64_t pid_ns_ino;
+    uint64_t ring_bytes;
+    uint64_t ring_wakeup_bytes;   /* wake the consumer when this much waits */
+    uint64_t ring_headroom_bytes; /* kept free of RSS and RMAP for what says who is who */
+    uint32_t pid_ns_level;        /* its depth: the index into struct pid.numbers */
+    uint32_t cpus;                /* possible, not online: a CPU may come up while we record */
+    uint32_t page_shift;
+    uint8_t counters_are_percpu; /* v6.2 and later */
+    uint8_t initial_pid_ns;
+    uint8_t zero[2];
+};
+
+/* Written by the recorder. */
+struct control {
+    uint32_t spawner_tid; /* the recorder's thread (as its own namespace shows it) whose next child is a root; 0 none */
+    uint32_t pass;        /* enum adopt_pass */
+    uint32_t adopt_pid;
+    uint32_t round; /* goes up by one with each ADOPT_SYNC, so that an address space is reported once */
+};
+
+/* Written by the programs. */
+struct tally {
+    uint64_t lost_ring;      /* RSS, RMAP: the ring was full */
+    uint64_t lost_lifecycle; /* FORK, EXEC, EXIT, ADOPT, SYNC: the ring was full to the brim */
+    uint64_t processes_full; /* a process was not taken in: map full */
+    uint64_t spaces_full;    /* an address space was not taken in: map full */
+    uint64_t sharers_full;   /* a further user of an address space was not remembered */
+    uint64_t sums_unsettled; /* a counter kept changing while it was summed; the figure may be a batch off */
+    uint64_t members;        /* processes in the tree now */
+    uint64_t adopted;        /* processes taken in by adopt_task */
+};
+
+#endif
