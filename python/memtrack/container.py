@@ -1,0 +1,77 @@
+"""The recording file's container: which frames there are, and how metadata is written in them.
+
+    header    skippable frame 0x184D2A50, JSON
+    events    zstd frames, each with content size and content checksum, of whole event records
+    trailer   skippable frame 0x184D2A51, JSON
+    seek table  skippable frame 0x184D2A5E, as the zstd seekable format has it; one entry for each frame before it, the
+              header and the trailer being entries with decompressed size 0
+
+Any zstd tool passes over skippable frames, so `zstd -dc FILE` gives exactly the array of events. Such frames have no
+checksum of their own, so the JSON's last member is "crc32": eight hex digits over every byte before its comma.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import zlib
+from typing import Any, Final
+
+from memtrack.events import RECORD_BYTES
+
+FORMAT: Final = "memtrack"
+VERSION: Final = 1
+
+HEADER_MAGIC: Final = 0x184D2A50
+TRAILER_MAGIC: Final = 0x184D2A51
+SEEK_TABLE_MAGIC: Final = 0x184D2A5E
+ZSTD_MAGIC: Final = 0xFD2FB528
+SKIPPABLE_MAGICS: Final = range(0x184D2A50, 0x184D2A60)
+
+SKIPPABLE_HEAD: Final = struct.Struct("<II")  # magic, size of what follows
+SEEK_ENTRY: Final = struct.Struct("<II")  # compressed size with headers, decompressed size
+SEEK_FOOTER: Final = struct.Struct("<IBI")  # number of entries, descriptor (0: no checksums), magic
+SEEK_FOOTER_MAGIC: Final = 0x8F92EAB1
+
+# What a writer puts into one frame: about 1 MiB, past which zstd gains nothing on such records.
+FRAME_EVENTS: Final = 21845
+# What a reader accepts: room for writers with larger frames, and little enough to hold in memory.
+MAX_FRAME_BYTES: Final = 16 << 20
+# Room for a command line of ARG_MAX's usual 2 MiB would let a hostile file make the JSON parser build hundreds of MiB;
+# a longer command is cut by the writer, which says so.
+MAX_METADATA_BYTES: Final = 1 << 20
+
+assert FRAME_EVENTS * RECORD_BYTES <= 1 << 20
+
+_CRC_MEMBER: Final = re.compile(rb',"crc32":"([0-9a-f]{8})"\}\Z')
+
+
+def skippable(magic: int, content: bytes) -> bytes:
+    """A whole skippable frame."""
+    return SKIPPABLE_HEAD.pack(magic, len(content)) + content
+
+
+def pack_metadata(metadata: dict[str, Any]) -> bytes:
+    """JSON with its checksum. Names that are not UTF-8 are surrogates (os.fsdecode), which JSON's escapes carry."""
+    body = json.dumps({**metadata, "crc32": ""}, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
+    body = body[: -len(',"crc32":""}')]
+    return body + b',"crc32":"%08x"}' % zlib.crc32(body)
+
+
+def unpack_metadata(content: bytes) -> tuple[dict[str, Any] | None, bool]:
+    """What pack_metadata packed, None where it is no JSON object; and whether its checksum holds."""
+    found = _CRC_MEMBER.search(content, max(0, len(content) - 24))
+    intact = found is not None and int(found[1], 16) == zlib.crc32(content[: found.start()])
+    try:
+        metadata = json.loads(content.decode("ascii"), parse_constant=_refuse)
+    except (ValueError, RecursionError):  # not JSON, not ASCII, absurd numbers; nested without end
+        return None, False
+    if not isinstance(metadata, dict):
+        return None, False
+    metadata.pop("crc32", None)
+    return metadata, intact
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
