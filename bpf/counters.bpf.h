@@ -101,7 +101,7 @@ static __always_inline void view_address(__u64 mm, __u32 member, struct counter_
  */
 #define SUM_ATTEMPTS 4
 
-static __always_inline __s64 percpu_sum(struct mm_struct *known, __u64 address, __u32 member)
+static __always_inline __s64 settled_sum(struct mm_struct *known, __u64 address, __u32 member)
 {
     struct counter_view before = {}, after = {};
     __s64 sum = 0;
@@ -129,7 +129,16 @@ static __always_inline __s64 percpu_sum(struct mm_struct *known, __u64 address, 
     return sum;
 }
 
-static __always_inline __s64 atomic_sum(__u64 mm, __u32 member)
+/*
+ * The next three fit one shape of the counters each. They stay functions of their own, because the compiler may move
+ * the offsets of inlined ones out of the branch that the settings prune, where a kernel of the other shape has none.
+ */
+static __noinline __s64 percpu_sum(__u64 mm, __u32 member)
+{
+    return settled_sum(0, mm, member);
+}
+
+static __noinline __s64 atomic_sum(__u64 mm, __u32 member)
 {
     __s64 count = 0;
 
@@ -140,14 +149,13 @@ static __always_inline __s64 atomic_sum(__u64 mm, __u32 member)
 }
 
 /* What one thread of a kernel from v5.5 to v6.1 keeps to itself of its own address space, in pages. */
-static __always_inline __s64 thread_cache(struct task_struct *task, __u32 member)
+static __noinline __s64 thread_cache(struct task_struct *task, __u32 member)
 {
     struct task_struct___pre_v6_2 *old = (void *)task;
     int count = 0;
 
-    if (!bpf_core_field_exists(old->rss_stat))
-        return 0;
-    bpf_core_read(&count, sizeof(count), &old->rss_stat.count[member & 3]);
+    if (bpf_core_field_exists(old->rss_stat))
+        bpf_core_read(&count, sizeof(count), &old->rss_stat.count[member & 3]);
     return count;
 }
 
@@ -160,7 +168,7 @@ static __always_inline __u64 counter_bytes(__s64 pages)
 /* One counter of the address space at this address, in pages. */
 static __always_inline __s64 counter_pages(__u64 mm, __u32 member)
 {
-    return settings.counters_are_percpu ? percpu_sum(0, mm, member) : atomic_sum(mm, member);
+    return settings.counters_are_percpu ? percpu_sum(mm, member) : atomic_sum(mm, member);
 }
 
 #endif

@@ -200,7 +200,7 @@ int adopt_task(struct bpf_iter__task *ctx)
             __builtin_memset(space->cached, 0, sizeof(space->cached));
         }
         for (__u32 member = 0; member < EVENT_MEMBERS; member++)
-            space->cached[member] += thread_cache(task, member);
+            space->cached[member] += settings.counters_are_percpu ? 0 : thread_cache(task, member);
         break;
     case ADOPT_SYNC:
         space = process ? space_of(mm) : 0;

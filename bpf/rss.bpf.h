@@ -38,7 +38,7 @@ int BPF_PROG(rss_stat_percpu, struct mm_struct *mm, int member)
         return 0;
     e = rss_reserve(&waiting);
     if (e)
-        rss_submit(e, waiting, space->pid, member, counter_bytes(percpu_sum(mm, 0, member)));
+        rss_submit(e, waiting, space->pid, member, counter_bytes(settled_sum(mm, 0, member)));
     return 0;
 }
 
