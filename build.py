@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -253,14 +254,23 @@ else:
     # As a PEP 517 backend: setuptools does the packaging, and is only there when pip has asked for a build.
     from setuptools import build_meta
     from setuptools.command.build_ext import build_ext
+    from setuptools.errors import CompileError
+
+    # ext-modules and the wheel's py-limited-api stand in pyproject.toml in sections that setuptools calls experimental.
+    # Should they change, the wheel's tag does, and CI looks at that.
+    warnings.filterwarnings("ignore", message=".*is still \\*experimental\\*")
 
     class BuildNative(build_ext):
         """In the place of setuptools' own compiling; pyproject.toml names it."""
 
         def run(self) -> None:
             # Elsewhere the package still reads recordings, which needs no extension.
-            if sysconfig.get_platform().startswith("linux-"):
+            if not sysconfig.get_platform().startswith("linux-"):
+                return
+            try:
                 build(PACKAGE if self.inplace or self.editable_mode else Path(self.build_lib) / "memtrack")
+            except BuildError as problem:
+                raise CompileError(str(problem)) from problem  # which setuptools shows without a traceback
 
         def get_outputs(self) -> list[str]:
             return []
