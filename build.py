@@ -71,10 +71,14 @@ def machine() -> str:
 def build(directory: Path = PACKAGE) -> None:
     """Put the BPF object and the extension into `directory`."""
     work = ROOT / "build" / f"native-{machine()}"
+    import fcntl  # not everywhere, and only needed where there is something to build
+
     work.mkdir(parents=True, exist_ok=True)
     directory.mkdir(parents=True, exist_ok=True)
-    build_object(work, directory / OBJECT_NAME)
-    build_extension(work, directory / OBJECT_NAME, directory / EXTENSION_NAME)
+    with (work / "lock").open("w") as lock:  # two builds in one checkout take turns
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        build_object(work, directory / OBJECT_NAME)
+        build_extension(work, directory / OBJECT_NAME, directory / EXTENSION_NAME)
 
 
 def build_object(work: Path, output: Path) -> None:
