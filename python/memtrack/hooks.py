@@ -1,0 +1,439 @@
+"""Which BPF programs to load: a pure function from what a kernel has to a plan with reasons.
+
+A kernel version decides nothing here, because distributions backport; versions stand in messages only. The answer
+depends on the names, parameters and members that the kernel's BTF has (`KernelFacts`) and on what the kernel has
+already refused when it was tried.
+
+What stays true when a hook is missing, and what is therefore still recorded:
+
+``task_newtask`` (fork)
+    Nobody says who was forked. The processes that are named to the recorder (the command itself, adopted ones) are
+    followed through exec to exit and their figures are true; their children are not seen. So figures of the whole
+    tree are unknown: `Plan.lifecycle.reason` is set, and whoever sums over the tree gives null with that reason.
+``sched_process_exec``
+    Nothing says when a process gets a new address space. The command itself begins with an exec, and any other
+    process may exec at any time, after which its last figures would stand for memory that is gone. No figure of
+    either memory layer would be known to be true: both are off. Forks, exits and the command's status are recorded.
+``sched_process_exit``
+    Nothing says when a process and its address space end. The kernel reuses both the pid and the address of the
+    ``mm_struct``, so that a stranger's memory would be charged to the dead. Both memory layers are off.
+``rss_stat``
+    The rss layer is off; the rmap layer, whose baselines come from the counters at fork and exec, is not touched.
+Counters of an unknown shape (``mm_struct.rss_stat``)
+    No absolute figure can be read at fork, exec and adoption, so that a child's inherited memory would be missing
+    from both layers: both are off.
+``iter/task``
+    A process that already runs cannot be adopted; nothing else depends on it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """What a kernel's BTF says of the names that matter here; what is absent from a mapping, the kernel lacks."""
+
+    functions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The names of each function's parameters."""
+    tracepoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The types of each tracepoint's arguments, as in ``struct mm_struct *``; BTF has no names for them."""
+    members: Mapping[str, str] = field(default_factory=dict)
+    """The type of each struct member, as in ``{"mm_struct.rss_stat": "array percpu_counter"}``."""
+    problem: str | None = None
+    """Why nothing is known at all, or None."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What is used for one layer of the recording."""
+
+    hooks: tuple[str, ...] = ()
+    """What is attached, named as BPF sections are: ``tp_btf/rss_stat``, ``fentry/page_remove_rmap``."""
+    reason: str | None = None
+    """Why the layer is off, or what of it is missing; None if it is whole."""
+    tier: str | None = None
+    """Which of several ways; a stable name, which is None when the layer is off."""
+
+
+@dataclass(frozen=True)
+class FamilyChoice:
+    """How one hook family would be covered."""
+
+    programs: frozenset[str] = frozenset()
+    generation: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The programs to load, and for each layer what they give or why it is off."""
+
+    programs: frozenset[str]
+    rss: Layer
+    rmap: Layer
+    lifecycle: Layer
+    adopt: Layer
+    families: Mapping[str, FamilyChoice] = field(default_factory=dict)
+    """By family name; the same whether or not the rmap layer was asked for."""
+    counters_are_percpu: bool = False
+    """The shape of ``mm_struct.rss_stat``: percpu_counters, or atomics with a cache in each thread."""
+
+    def sources(self) -> dict[str, Any]:
+        """The ``sources`` object of a recording's header."""
+        description = RSS_TIERS[self.rss.tier].description if self.rss.tier else None
+        return {
+            "rss": {"hook": description, "reason": self.rss.reason},
+            "rmap": {"tier": self.rmap.tier, "hooks": list(self.rmap.hooks), "reason": self.rmap.reason},
+            "lifecycle": {"hooks": list(self.lifecycle.hooks), "reason": self.lifecycle.reason},
+        }
+
+
+# --- what there is to choose from -----------------------------------------------------------------------------------
+
+LIFECYCLE_LOSSES: Mapping[str, str] = MappingProxyType(
+    {
+        "sched_process_exec": "nothing says when a process gets a new address space",
+        "sched_process_exit": "nothing says when a process and its address space end",
+        "task_newtask": "children are not followed, so figures of the whole tree are unknown",
+    }
+)
+"""Tracepoints (program and tracepoint have one name) and what is lost without each; the gravest first."""
+
+# Without these no figure of a memory layer is known to be true; the docstring above says why.
+_VITAL = ("sched_process_exec", "sched_process_exit")
+
+
+@dataclass(frozen=True)
+class RssTier:
+    """One way to read the kernel's counters at every change."""
+
+    programs: tuple[str, ...]
+    hooks: tuple[str, ...]
+    description: str
+
+
+RSS_TIERS: Mapping[str, RssTier] = MappingProxyType(
+    {
+        "percpu": RssTier(
+            ("rss_stat_percpu", "learn_cpu_offsets"), ("tp_btf/rss_stat",), "tp_btf/rss_stat (exact per-CPU sum)"
+        ),
+        "count": RssTier(
+            ("rss_stat_count",),
+            ("tp_btf/rss_stat",),
+            "tp_btf/rss_stat (count argument, lags by up to 64 pages per thread)",
+        ),
+        "classic": RssTier(
+            ("rss_stat_mm", "rss_stat_size"),
+            ("tp_btf/rss_stat", "tp/kmem/rss_stat"),
+            "tp_btf/rss_stat with tp/kmem/rss_stat (size from the classic tracepoint)",
+        ),
+    }
+)
+"""By stable name, best first."""
+
+# The parameters that the program on each function reads, in their places; what follows them does not matter.
+RMAP_PROTOTYPES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "folio_add_new_anon_rmap": ("folio", "vma", "address"),
+        "folio_add_anon_rmap_ptes": ("folio", "page", "nr_pages", "vma", "address"),
+        "folio_add_anon_rmap_pmd": ("folio", "page", "vma", "address"),
+        "folio_add_file_rmap_ptes": ("folio", "page", "nr_pages", "vma"),
+        "folio_add_file_rmap_pmd": ("folio", "page", "vma"),
+        "folio_add_file_rmap_pud": ("folio", "page", "vma"),
+        "folio_add_file_rmap_range": ("folio", "page", "nr_pages", "vma", "compound"),
+        "folio_remove_rmap_ptes": ("folio", "page", "nr_pages", "vma"),
+        "folio_remove_rmap_pmd": ("folio", "page", "vma"),
+        "folio_remove_rmap_pud": ("folio", "page", "vma"),
+        "page_add_new_anon_rmap": ("page", "vma", "address"),
+        # Since Linux kernel commit f1e2db12e45b ("mm/rmap: remove do_page_add_anon_rmap()", in v5.19) `flags`; before,
+        # `compound`, whose bits mean something else.
+        "page_add_anon_rmap": ("page", "vma", "address", "flags"),
+        "page_add_file_rmap": ("page", "vma", "compound"),
+        "page_remove_rmap": ("page", "vma", "compound"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One form that the kernel's functions of a family had, whole: what it lacks, it cannot do without."""
+
+    name: str
+    since: str
+    """The first kernel that has it, for messages."""
+    functions: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    """Hooked where the kernel has them, and not missed where it does not."""
+    fexit: tuple[str, ...] = ()
+    """Of `functions`, those whose return is hooked as well, by the program NAME_exit."""
+    bypasses: tuple[str, ...] = ()
+    """Functions that do the work of `functions` for callers of their own; where one exists, the hooks would miss it."""
+
+    def programs(self, has: Iterable[str]) -> frozenset[str]:
+        optional = frozenset(self.optional).intersection(has)
+        return frozenset(self.functions) | optional | {f"{name}_exit" for name in self.fexit}
+
+    def names(self, has: Iterable[str]) -> tuple[str, ...]:
+        return tuple(name for name in (*self.functions, *self.optional) if name in self.functions or name in has)
+
+
+RMAP_FAMILIES: Mapping[str, tuple[Generation, ...]] = MappingProxyType(
+    {
+        "remove": (
+            Generation("folio", "6.8", ("folio_remove_rmap_ptes", "folio_remove_rmap_pmd"), ("folio_remove_rmap_pud",)),
+            Generation("page", "5.19", ("page_remove_rmap",)),
+        ),
+        "file": (
+            Generation(
+                "folio", "6.8", ("folio_add_file_rmap_ptes", "folio_add_file_rmap_pmd"), ("folio_add_file_rmap_pud",)
+            ),
+            # page_add_file_rmap calls folio_add_file_rmap_range or holds a copy of it, as the compiler pleased, and
+            # others call the latter directly: entry and exit of the first mark what the second must not count again.
+            Generation(
+                "range", "6.6", ("folio_add_file_rmap_range", "page_add_file_rmap"), fexit=("page_add_file_rmap",)
+            ),
+            Generation("page", "5.19", ("page_add_file_rmap",)),
+        ),
+        "anon": (
+            Generation("folio", "6.8", ("folio_add_anon_rmap_ptes", "folio_add_anon_rmap_pmd")),
+            Generation("page", "5.19", ("page_add_anon_rmap",), bypasses=("do_page_add_anon_rmap",)),
+        ),
+        "anon_new": (
+            Generation("folio", "6.3", ("folio_add_new_anon_rmap",)),
+            Generation("page", "5.19", ("page_add_new_anon_rmap",)),
+        ),
+    }
+)
+"""By family name, newest generation first. When several families are unsound, the reason of the first is told."""
+
+
+@dataclass(frozen=True)
+class RmapTier:
+    """What kernels of one age have in all families together."""
+
+    kernels: str
+    """The kernels known to have it, for messages."""
+    generations: Mapping[str, str]
+
+
+RMAP_TIERS: Mapping[str, RmapTier] = MappingProxyType(
+    {
+        name: RmapTier(kernels, dict(zip(("anon_new", "anon", "file", "remove"), generations, strict=True)))
+        for name, kernels, generations in (
+            ("folio", "6.8 and later", ("folio", "folio", "folio", "folio")),
+            ("folio-range", "6.6 and 6.7", ("folio", "page", "range", "page")),
+            ("folio-new", "6.3 to 6.5", ("folio", "page", "page", "page")),
+            ("page", "5.19 to 6.2", ("page", "page", "page", "page")),
+        )
+    }
+)
+# Families are sound each for itself, so a kernel with a combination of its own (a backport) is served all the same.
+MIXED_TIER = "mixed"
+
+# A function of this form that we do not know may add or remove what no hook of ours sees.
+_RMAP_CHANGE = re.compile(r"(folio|page)_(add|remove)_\w*rmap\w*")
+_RMAP_KNOWN = frozenset(RMAP_PROTOTYPES) | {
+    # Static parts of page_remove_rmap, until v6.1; nothing else calls them.
+    "page_remove_anon_compound_rmap",
+    "page_remove_file_rmap",
+}
+
+_ITER_TASK = "bpf_iter_task"
+_PERCPU_COUNTER = ("percpu_counter.count", "percpu_counter.counters")
+
+FUNCTIONS: frozenset[str] = frozenset(
+    {
+        *RMAP_PROTOTYPES,
+        *(name for family in RMAP_FAMILIES.values() for generation in family for name in generation.bypasses),
+        _ITER_TASK,
+    }
+)
+"""The functions to ask a kernel about, beside those that `changes_rmap` picks from all it has."""
+TRACEPOINTS: frozenset[str] = frozenset({*LIFECYCLE_LOSSES, "rss_stat"})
+MEMBERS: frozenset[str] = frozenset({"mm_struct.rss_stat", *_PERCPU_COUNTER, "trace_event_raw_rss_stat.size"})
+
+
+def changes_rmap(function: str) -> bool:
+    """Whether a kernel function by its name adds or removes reverse mappings of ordinary pages."""
+    return _RMAP_CHANGE.fullmatch(function) is not None
+
+
+# --- choosing -------------------------------------------------------------------------------------------------------
+
+
+def choose(facts: KernelFacts, rmap: bool, refused: Mapping[str, str] = _NOTHING) -> Plan:
+    """Plan what to load on a kernel.
+
+    `refused` says which programs the kernel did not take when they were loaded or attached, and why; give it all
+    refusals so far, and the plan does without those programs.
+    """
+    not_requested = Layer(reason="not requested (--rmap)")
+    if facts.problem:
+        off = Layer(reason=facts.problem)
+        return Plan(frozenset(), rss=off, rmap=off if rmap else not_requested, lifecycle=off, adopt=off)
+
+    lost = _lost_lifecycle(facts, refused)
+    lifecycle = Layer(
+        tuple(f"tp_btf/{name}" for name in LIFECYCLE_LOSSES if name not in lost),
+        next((f"{why}: {LIFECYCLE_LOSSES[name]}" for name, why in lost.items()), None),
+    )
+    vital = next((f"{lost[name]}: {LIFECYCLE_LOSSES[name]}" for name in _VITAL if name in lost), None)
+    percpu, shape_problem = _counters(facts)
+    groundless = vital or shape_problem
+
+    rss = Layer(reason=groundless) if groundless else _choose_rss(facts, percpu, refused)
+    families = {name: _choose_family(name, facts, refused) for name in RMAP_FAMILIES}
+    if not rmap:
+        rmap_layer = not_requested
+    elif groundless:
+        rmap_layer = Layer(reason=groundless)
+    elif percpu and "learn_cpu_offsets" in refused:
+        rmap_layer = Layer(reason=f"{_refusal('learn_cpu_offsets', refused)}: there is no exact figure to start from")
+    else:
+        rmap_layer = _combine(families, facts)
+    adopt = _choose_adopt(facts, refused)
+
+    programs = set(LIFECYCLE_LOSSES) - set(lost)
+    if rss.tier:
+        programs.update(RSS_TIERS[rss.tier].programs)
+    if rmap_layer.tier:
+        programs.update(*(choice.programs for choice in families.values()))
+    if percpu and (rss.tier or rmap_layer.tier) and "learn_cpu_offsets" not in refused:
+        programs.add("learn_cpu_offsets")  # the figures at fork and exec are sums over CPUs too
+    if adopt.tier:
+        programs.add("adopt_task")
+    return Plan(frozenset(programs), rss, rmap_layer, lifecycle, adopt, families, percpu)
+
+
+def _refusal(program: str, refused: Mapping[str, str]) -> str:
+    return f"the kernel refused {program}: {refused[program]}"
+
+
+def _lost_lifecycle(facts: KernelFacts, refused: Mapping[str, str]) -> dict[str, str]:
+    lost = {}
+    for name in LIFECYCLE_LOSSES:
+        arguments = facts.tracepoints.get(name)
+        if arguments is None:
+            lost[name] = f"the kernel has no tracepoint {name}"
+        elif arguments[:1] != ("struct task_struct *",):
+            lost[name] = f"tracepoint {name} does not begin with a task"
+        elif name in refused:
+            lost[name] = _refusal(name, refused)
+    return lost
+
+
+def _counters(facts: KernelFacts) -> tuple[bool, str | None]:
+    """Whether the counters are per-CPU, and why they cannot be read."""
+    shape = facts.members.get("mm_struct.rss_stat")
+    if shape == "array percpu_counter":
+        missing = [name for name in _PERCPU_COUNTER if name not in facts.members]
+        return True, f"the kernel has no {' and no '.join(missing)}" if missing else None
+    if shape == "struct mm_rss_stat":
+        return False, None
+    if shape is None:
+        return False, "the kernel has no mm_struct.rss_stat, so no counter can be read"
+    return False, f"mm_struct.rss_stat has the unknown type {shape}, so no counter can be read"
+
+
+def _choose_rss(facts: KernelFacts, percpu: bool, refused: Mapping[str, str]) -> Layer:
+    arguments = facts.tracepoints.get("rss_stat")
+    if arguments is None:
+        return Layer(reason="the kernel has no tracepoint rss_stat")
+    if arguments[:2] != ("struct mm_struct *", "int"):
+        return Layer(reason=f"tracepoint rss_stat has unknown arguments ({', '.join(arguments)})")
+    possible = {
+        "percpu": percpu,
+        "count": not percpu and len(arguments) == 3,
+        "classic": "trace_event_raw_rss_stat.size" in facts.members,
+    }
+    reason = "tracepoint rss_stat does not say the size"
+    for tier in (name for name in RSS_TIERS if possible[name]):
+        obstacle = next((name for name in RSS_TIERS[tier].programs if name in refused), None)
+        if obstacle is None:
+            return Layer(RSS_TIERS[tier].hooks, tier=tier)
+        reason = _refusal(obstacle, refused)
+    return Layer(reason=reason)
+
+
+def _choose_adopt(facts: KernelFacts, refused: Mapping[str, str]) -> Layer:
+    if _ITER_TASK not in facts.functions:
+        return Layer(reason="the kernel has no task iterator (needs Linux 5.8 or later)")
+    if "adopt_task" in refused:
+        return Layer(reason=_refusal("adopt_task", refused))
+    return Layer(("iter/task",), tier="iter")
+
+
+def _choose_family(family: str, facts: KernelFacts, refused: Mapping[str, str]) -> FamilyChoice:
+    generations = RMAP_FAMILIES[family]
+    for age, generation in enumerate(generations):
+        older = {name for old in generations[age + 1 :] for name in old.functions}
+        # A successor that is there is in use, even if the kernel keeps what it succeeded for other callers.
+        if any(name in facts.functions for name in generation.functions if name not in older):
+            reason = _unsound(family, generation, facts, refused)
+            if reason:
+                return FamilyChoice(reason=reason)
+            return FamilyChoice(generation.programs(facts.functions), generation.name)
+    known = " nor ".join(" with ".join(generation.functions) for generation in generations)
+    return FamilyChoice(reason=f"the kernel has no function of the {family} family that is known here: neither {known}")
+
+
+def _unsound(family: str, generation: Generation, facts: KernelFacts, refused: Mapping[str, str]) -> str | None:
+    """Why hooking this generation of the family would not see everything."""
+    names = generation.names(facts.functions)
+    missing = [name for name in names if name not in facts.functions]
+    if missing:
+        present = next(name for name in names if name in facts.functions)
+        return f"the {family} family is incomplete: the kernel has {present} without {' and '.join(missing)}"
+    for name in names:
+        reason = _unreadable(name, facts.functions[name], generation.since)
+        if reason:
+            return reason
+    for name in generation.bypasses:
+        if name in facts.functions:
+            return (
+                f"{generation.functions[0]} is not the only way in, {name} is another "
+                f"(reconstruction needs Linux {generation.since} or later)"
+            )
+    obstacle = next((name for name in sorted(generation.programs(facts.functions)) if name in refused), None)
+    return _refusal(obstacle, refused) if obstacle else None
+
+
+def _unreadable(function: str, actual: tuple[str, ...], since: str) -> str | None:
+    """Why the parameters are not those that the program on this function reads."""
+    wanted = RMAP_PROTOTYPES[function]
+    if "vma" not in actual:
+        direction = "goes" if "remove" in function else "comes"
+        return (
+            f"{function} has no vma parameter, so nothing says whose page {direction} "
+            f"(reconstruction needs Linux {since} or later)"
+        )
+    spelled = tuple("address" if name == "addr" else name for name in actual)
+    if spelled[: len(wanted)] != wanted:
+        return f"{function} takes ({', '.join(actual)}), not ({', '.join(wanted)}) as its hook expects"
+    return None
+
+
+def _combine(families: Mapping[str, FamilyChoice], facts: KernelFacts) -> Layer:
+    reason = next((choice.reason for choice in families.values() if choice.reason), None)
+    if reason is None:
+        unknown = sorted(name for name in facts.functions if changes_rmap(name) and name not in _RMAP_KNOWN)
+        if unknown:
+            reason = f"the kernel also has {' and '.join(unknown)}, which is not known here"
+    if reason:
+        return Layer(reason=reason)
+    chosen = {name: choice.generation for name, choice in families.items()}
+    tier = next((name for name, tier in RMAP_TIERS.items() if tier.generations == chosen), MIXED_TIER)
+    programs = sorted(name for choice in families.values() for name in choice.programs)
+    return Layer(tuple(map(_section, programs)), tier=tier)
+
+
+def _section(program: str) -> str:
+    return f"fexit/{program.removesuffix('_exit')}" if program.endswith("_exit") else f"fentry/{program}"
