@@ -3,30 +3,54 @@
 #ifndef MEMTRACK_IDENTITY_BPF_H
 #define MEMTRACK_IDENTITY_BPF_H
 
-static __always_inline __u32 shown_pid(struct task_struct *task)
+/* include/linux/pid_namespace.h: namespaces nest no deeper. */
+#define MAX_PID_NS_LEVEL 32
+
+/* How deep the recorder's namespace is, once a process in it has been seen; its own files in /proc do not say. */
+__u32 pid_ns_level;
+
+static __always_inline __u32 number_at(struct pid *pid, __u32 level)
 {
-    struct pid *pid;
     struct upid upid = {};
 
-    if (settings.initial_pid_ns)
-        return task->tgid;
-    pid = task->signal->pids[PIDTYPE_TGID];
-    if (pid->level < settings.pid_ns_level)
-        return 0;
     bpf_probe_read_kernel(&upid, sizeof(upid),
-                          (void *)pid + bpf_core_field_offset(struct pid, numbers) +
-                              settings.pid_ns_level * sizeof(upid));
+                          (void *)pid + bpf_core_field_offset(struct pid, numbers) + level * sizeof(upid));
     return BPF_CORE_READ(upid.ns, ns.inum) == settings.pid_ns_ino ? upid.nr : 0;
+}
+
+/* A struct pid as the recorder's namespace shows it. */
+static __noinline __u32 shown_number(__u64 address)
+{
+    struct pid *pid = (void *)address;
+    __u32 deepest = BPF_CORE_READ(pid, level), level = pid_ns_level, number;
+
+    if (level && level <= deepest)
+        return number_at(pid, level);
+    for (level = 1; level <= MAX_PID_NS_LEVEL; level++) {
+        if (level > deepest)
+            break;
+        number = number_at(pid, level);
+        if (number) {
+            pid_ns_level = level;
+            return number;
+        }
+    }
+    return 0;
+}
+
+static __always_inline __u32 shown_pid(struct task_struct *task)
+{
+    return settings.initial_pid_ns ? task->tgid : shown_number((__u64)task->signal->pids[PIDTYPE_TGID]);
 }
 
 static __always_inline __u32 acting_tid(void)
 {
-    struct bpf_pidns_info info = {};
+    struct task_struct *task;
 
     if (settings.initial_pid_ns)
         return (__u32)bpf_get_current_pid_tgid();
-    bpf_get_ns_current_pid_tgid(settings.pid_ns_dev, settings.pid_ns_ino, &info, sizeof(info));
-    return info.pid;
+    task = (void *)bpf_get_current_task();
+    return shown_number((__u64)BPF_CORE_READ(task, thread_pid));
 }
 
 #endif

@@ -13,17 +13,15 @@ enum adopt_pass {
 
 /* Decided by the recorder before load; constants for the verifier, which prunes what they rule out. */
 struct settings {
-    uint64_t pid_ns_dev; /* the recorder's pid namespace, as stat(2) of /proc/self/ns/pid names it */
-    uint64_t pid_ns_ino;
+    uint64_t pid_ns_ino; /* the recorder's pid namespace, as stat(2) of /proc/self/ns/pid names it */
     uint64_t ring_bytes;
     uint64_t ring_wakeup_bytes;   /* wake the consumer when this much waits */
     uint64_t ring_headroom_bytes; /* kept free of RSS and RMAP for what says who is who */
-    uint32_t pid_ns_level;        /* its depth: the index into struct pid.numbers */
     uint32_t cpus;                /* possible, not online: a CPU may come up while we record */
     uint32_t page_shift;
     uint8_t counters_are_percpu; /* v6.2 and later */
     uint8_t initial_pid_ns;
-    uint8_t zero[2];
+    uint8_t zero[6];
 };
 
 /* Written by the recorder. */

@@ -59,11 +59,6 @@ struct bpf_spin_lock {
     __u32 val;
 };
 
-struct bpf_pidns_info {
-    __u32 pid;
-    __u32 tgid;
-};
-
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 typedef struct {
@@ -119,6 +114,7 @@ struct task_struct {
     pid_t tgid;
     struct task_struct *real_parent;
     struct task_struct *group_leader;
+    struct pid *thread_pid;
     char comm[16];
     struct signal_struct *signal;
 };
