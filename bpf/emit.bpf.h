@@ -20,6 +20,19 @@ static __always_inline void fill_sync(struct event *event, __u32 pid, __u32 tid,
     event->rss.size_bytes = counter_bytes(pages);
 }
 
+/* A record of RSS or RMAP, which leave the headroom free. */
+static __always_inline struct event *sample_reserve(__u64 *waiting)
+{
+    struct event *e = 0;
+
+    *waiting = bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA);
+    if (ring_has_room(*waiting))
+        e = bpf_ringbuf_reserve(&ring, sizeof(*e), 0);
+    if (!e)
+        TALLY(lost_ring, 1);
+    return e;
+}
+
 /* A record that must not be lost for want of room: it may use the headroom that RSS and RMAP leave. */
 static __always_inline struct event *lifecycle_reserve(__u8 type, __u32 pid)
 {

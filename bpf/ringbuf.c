@@ -118,16 +118,14 @@ static size_t copy_out(struct ringbuf *ring, uint8_t *buffer, size_t size)
     return copied;
 }
 
-ssize_t ringbuf__drain(struct ringbuf *ring, void *buffer, size_t size, int timeout_ms)
+ssize_t ringbuf__drain(struct ringbuf *ring, void *buffer, size_t size, size_t enough, int timeout_ms)
 {
-    size_t copied = copy_out(ring, buffer, size);
     struct epoll_event events[2];
     uint64_t count;
-    int n;
+    int n = 0;
 
-    if (copied || !timeout_ms)
-        return (ssize_t)copied;
-    n = epoll_wait(ring->epoll_fd, events, 2, timeout_ms);
+    if (timeout_ms && ringbuf__waiting(ring) < enough)
+        n = epoll_wait(ring->epoll_fd, events, 2, timeout_ms);
     if (n < 0 && errno != EINTR)
         return -errno;
     for (int i = 0; i < n; i++)

@@ -22,6 +22,7 @@
 #include "tree.bpf.h"
 
 #include "lifecycle.bpf.h"
+#include "rmap.bpf.h"
 #include "rss.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

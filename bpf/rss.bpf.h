@@ -3,18 +3,6 @@
 #ifndef MEMTRACK_RSS_BPF_H
 #define MEMTRACK_RSS_BPF_H
 
-static __always_inline struct event *rss_reserve(__u64 *waiting)
-{
-    struct event *e = 0;
-
-    *waiting = bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA);
-    if (ring_has_room(*waiting))
-        e = bpf_ringbuf_reserve(&ring, sizeof(*e), 0);
-    if (!e)
-        TALLY(lost_ring, 1);
-    return e;
-}
-
 static __always_inline void rss_submit(struct event *e, __u64 waiting, __u32 pid, __u32 member, __u64 size_bytes)
 {
     fill(e, EVENT_TYPE_RSS, pid, acting_tid(), bpf_ktime_get_ns());
@@ -36,7 +24,7 @@ int BPF_PROG(rss_stat_percpu, struct mm_struct *mm, int member)
 
     if (!space || torn_down(mm) || (__u32)member >= EVENT_MEMBERS)
         return 0;
-    e = rss_reserve(&waiting);
+    e = sample_reserve(&waiting);
     if (e)
         rss_submit(e, waiting, space->pid, member, counter_bytes(settled_sum(mm, 0, member)));
     return 0;
@@ -52,7 +40,7 @@ int BPF_PROG(rss_stat_count, struct mm_struct *mm, int member, long count)
 
     if (!space || torn_down(mm) || (__u32)member >= EVENT_MEMBERS)
         return 0;
-    e = rss_reserve(&waiting);
+    e = sample_reserve(&waiting);
     if (e)
         rss_submit(e, waiting, space->pid, member, counter_bytes(count));
     return 0;
@@ -93,7 +81,7 @@ int rss_stat_size(struct trace_event_raw_rss_stat *ctx)
     if (!pid || (__u32)member >= EVENT_MEMBERS)
         return 0;
     *noted = 0;
-    e = rss_reserve(&waiting);
+    e = sample_reserve(&waiting);
     if (e)
         rss_submit(e, waiting, pid, member, size < 0 ? 0 : size);
     return 0;

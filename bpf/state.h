@@ -21,7 +21,8 @@ struct settings {
     uint32_t page_shift;
     uint8_t counters_are_percpu; /* v6.2 and later */
     uint8_t initial_pid_ns;
-    uint8_t zero[6];
+    uint8_t file_rmap_nests; /* v6.6, v6.7: page_add_file_rmap is hooked with its successor, and marks the task */
+    uint8_t zero[5];
 };
 
 /* Written by the recorder. */
