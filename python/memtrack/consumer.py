@@ -1,0 +1,153 @@
+"""Moves records from the ring to the recording.
+
+One thread drains the ring into a few large buffers, in C; another compresses and writes whole ones. When the writing
+falls behind, the buffers run out, then the ring, and then the programs drop records and count them: a slow disk costs
+resolution, never the target's speed or this process's memory.
+"""
+
+from __future__ import annotations
+
+import queue
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from memtrack.container import FRAME_EVENTS
+from memtrack.errors import MemtrackError
+from memtrack.events import RECORD_BYTES, lost
+from memtrack.loader import Probes
+from memtrack.ringbuf import RingBuffer
+
+# What SIGKILL may cost, by the contract: frames leave at least every second.
+FLUSH_NS = 900_000_000
+
+# How long the drainer sleeps when the programs do not wake it: records below the watermark wait that long at most.
+WAIT_MS = 100
+
+# How often losses are looked for when nothing else happens.
+CHECK_NS = 200_000_000
+
+BUFFERS = 4
+_BUFFER_BYTES = FRAME_EVENTS * RECORD_BYTES
+
+# Room that is left in a buffer for what the drainer itself puts in: the marks of one round, and LOST. It is also more
+# than the programs write at once, so that a buffer that is not full takes at least one sample.
+_MARKS_A_ROUND = 16
+_RESERVE_BYTES = (2 * _MARKS_A_ROUND + 1) * RECORD_BYTES
+_TIME = struct.Struct("=Q")
+
+Sink = Callable[[memoryview], None]
+
+
+class Consumer:
+    """Two threads between a ring and a sink; `sink` is called on one of them with buffers it must not keep."""
+
+    def __init__(self, probes: Probes, ring: RingBuffer, sink: Sink) -> None:
+        self._probes = probes
+        self._ring = ring
+        self._sink = sink
+        self._enough_bytes = probes.ring_wakeup_bytes
+        self._free: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
+        self._full: queue.SimpleQueue[tuple[bytearray, int] | None] = queue.SimpleQueue()
+        for _ in range(BUFFERS):
+            self._free.put(bytearray(_BUFFER_BYTES))
+        self._marks: deque[tuple[int, bytes]] = deque()
+        self._stopping = threading.Event()
+        self._lost_known = 0
+        self.lost_events = 0
+        self.failure: BaseException | None = None
+        self._threads = [
+            threading.Thread(target=self._guard, args=(work,), name=f"memtrack-{name}", daemon=True)
+            for name, work in (("drain", self._drain), ("write", self._write))
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Everything in the ring goes to the sink; returns when it has it."""
+        self._stopping.set()
+        self._ring.wake()
+        for thread in self._threads:
+            thread.join()
+
+    def mark(self, time_ns: int, record: bytes) -> None:
+        """Puts a record where its time belongs; from any thread."""
+        self._marks.append((time_ns, record))
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - reported by whoever stops us; a thread has nobody to tell
+            self.failure = self.failure or error
+            self._full.put(None)
+
+    def _drain(self) -> None:
+        buffer, used, since = self._free.get(), 0, time.monotonic_ns()
+        checked = since
+        while True:
+            stopping = self._stopping.is_set()
+            copied = self._ring.drain(memoryview(buffer)[used:], self._enough_bytes, 0 if stopping else WAIT_MS)
+            used = self._place_marks(buffer, used + copied)
+            now = time.monotonic_ns()
+            if now - checked > CHECK_NS or stopping:
+                checked = now
+                used = self._account_losses(buffer, used)
+            done = stopping and not copied and not self._ring.waiting_bytes and not self._marks
+            full = _BUFFER_BYTES - used < _RESERVE_BYTES
+            if used and (full or done or now - since > FLUSH_NS):
+                self._full.put((buffer, used))
+                buffer, used = self._free.get(), 0
+            if not used:
+                since = now
+            if done:
+                self._full.put(None)
+                return
+
+    def _place_marks(self, buffer: bytearray, used: int) -> int:
+        for _ in range(_MARKS_A_ROUND):
+            if not self._marks:
+                break
+            time_ns, record = self._marks.popleft()
+            position = _position_of(buffer, used, time_ns)
+            buffer[position + RECORD_BYTES : used + RECORD_BYTES] = buffer[position:used]
+            buffer[position : position + RECORD_BYTES] = record
+            used += RECORD_BYTES
+        return used
+
+    def _account_losses(self, buffer: bytearray, used: int) -> int:
+        tally = self._probes.tally()
+        total = tally.lost_ring + tally.lost_lifecycle + self._probes.skipped()
+        if total == self._lost_known:
+            return used
+        buffer[used : used + RECORD_BYTES] = lost(time.monotonic_ns(), total - self._lost_known)
+        self._lost_known = self.lost_events = total
+        # The figures of all who live are exact again from here on.
+        self._probes.sync()
+        return used + RECORD_BYTES
+
+    def _write(self) -> None:
+        while (item := self._full.get()) is not None:
+            buffer, used = item
+            with memoryview(buffer) as view:
+                self._sink(view[:used])
+            self._free.put(buffer)
+
+
+def _position_of(buffer: bytearray, used: int, time_ns: int) -> int:
+    """The offset of the first record that is later than `time_ns`, in records that are nearly in order."""
+    low, high = 0, used // RECORD_BYTES
+    while low < high:
+        middle = (low + high) // 2
+        if _TIME.unpack_from(buffer, middle * RECORD_BYTES + 8)[0] <= time_ns:
+            low = middle + 1
+        else:
+            high = middle
+    return low * RECORD_BYTES
+
+
+class ConsumerFailed(MemtrackError):
+    """A thread of the consumer ended early; the recording has what came before."""

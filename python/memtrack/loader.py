@@ -1,0 +1,249 @@
+"""Loads the BPF object, as much of it as the kernel takes.
+
+Every program's autoload is decided before load. What the kernel refuses all the same is left out, with whatever
+depends on it, and the rest is loaded anew, so that no layer takes another down and nothing stays half attached.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from importlib import resources
+
+from memtrack import features, hooks
+from memtrack._native import ffi, lib
+from memtrack.errors import FeatureError, LoadError
+from memtrack.hooks import KernelFacts, Plan
+
+CPUS_MAX = 4096
+"""As in bpf/counters.bpf.h; a test compares the two."""
+
+# Not attached: run once by learn_cpu_offsets' caller.
+_RUN_ONCE = frozenset({"learn_cpu_offsets"})
+
+_FAILED_PROGRAM = re.compile(r"prog '(\w+)': (?:failed to load|BPF program load failed)")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the programs must know of the machine; the loader asks, tests may say."""
+
+    page_bytes: int
+    possible_cpus: int
+    pid_ns_inode: int
+
+
+def this_machine() -> Machine:
+    cpus, inode = features.possible_cpus(), features.pid_namespace().inode
+    if cpus is None:
+        raise FeatureError("the number of possible CPUs is unknown", "mount /sys")
+    if inode is None:
+        raise FeatureError("the pid namespace of this process is unknown", "mount /proc")
+    return Machine(features.page_bytes(), cpus, inode)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What the programs counted; see struct tally in bpf/state.h."""
+
+    lost_ring: int
+    lost_lifecycle: int
+    processes_full: int
+    spaces_full: int
+    sharers_full: int
+    sums_unsettled: int
+    members: int
+    adopted: int
+
+
+class Probes:
+    """A loaded and attached BPF object. Closing it leaves nothing behind in the kernel."""
+
+    def __init__(self, plan: Plan, machine: Machine, ring_bytes: int) -> None:
+        """Raises _Refusal with the program that the kernel refused, or LoadError."""
+        self.plan = plan
+        # Few wake-ups, and most of the ring for what comes while the consumer is on its way.
+        self.ring_wakeup_bytes = ring_bytes // 16
+        self._round = 0
+        handle = ffi.new("struct probes **")
+        image = _object()
+        error = lib.probes__open(handle, image, len(image))
+        self._probes = handle[0]
+        try:
+            if error:
+                raise LoadError(f"cannot parse the BPF object: {_message(error)}", "reinstall memtrack")
+            self._load(machine, ring_bytes)
+            self._attach()
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, machine: Machine, ring_bytes: int) -> None:
+        for program in self.plan.programs:
+            _check(lib.probes__autoload(self._probes, program.encode()), f"select {program}")
+        _check(lib.probes__resize(self._probes, b"ring", ring_bytes), "size the ring buffer")
+        settings = ffi.new("struct settings *")
+        settings.pid_ns_ino = machine.pid_ns_inode
+        settings.initial_pid_ns = machine.pid_ns_inode == features.INITIAL_PID_NAMESPACE
+        settings.ring_bytes = ring_bytes
+        settings.ring_wakeup_bytes = self.ring_wakeup_bytes
+        settings.ring_headroom_bytes = ring_bytes // 8
+        settings.cpus = machine.possible_cpus
+        settings.page_shift = machine.page_bytes.bit_length() - 1
+        settings.counters_are_percpu = self.plan.counters_are_percpu
+        settings.file_rmap_nests = "page_add_file_rmap_exit" in self.plan.programs
+        _check(lib.probes__settings(self._probes, settings), "set the BPF programs' settings")
+        error = lib.probes__load(self._probes)
+        if error:
+            log = self.log
+            failed = _FAILED_PROGRAM.search(log)
+            if failed:
+                raise _Refusal(failed[1], _summary(log, error), log)
+            raise _cannot_load(error, log)
+
+    def _attach(self) -> None:
+        for program in sorted(self.plan.programs):
+            if program in _RUN_ONCE:
+                result = lib.probes__run(self._probes, program.encode())
+                if result:
+                    raise _Refusal(program, _message(result), self.log)
+                continue
+            error = lib.probes__attach(self._probes, program.encode())
+            if error:
+                raise _Refusal(program, _message(error), self.log)
+
+    def detach_all_but_iterators(self) -> None:
+        """No hook of ours runs any more; tasks can still be walked."""
+        for program in self.plan.programs - _RUN_ONCE - {"adopt_task"}:
+            lib.probes__detach(self._probes, program.encode())
+
+    @property
+    def log(self) -> str:
+        """What libbpf and the verifier said."""
+        text: bytes = ffi.string(lib.probes__log(self._probes))
+        return text.decode("utf-8", "replace")
+
+    @property
+    def ring_fd(self) -> int:
+        """The ring's map; owned by this object."""
+        fd: int = lib.probes__map_fd(self._probes, b"ring")
+        return fd
+
+    def tally(self) -> Tally:
+        tally = ffi.new("struct tally *")
+        _check(lib.probes__tally(self._probes, tally), "read the BPF programs' counts")
+        return Tally(*(int(getattr(tally, name)) for name in Tally.__dataclass_fields__))
+
+    def skipped(self) -> int:
+        """How often the kernel skipped a program because it was running on that CPU already.
+
+        Source: recursion_misses of bpf_prog_info, since Linux 5.12; 0 on older kernels, which do not count.
+        """
+        count = ffi.new("uint64_t *")
+        _check(lib.probes__skipped(self._probes, count), "read the BPF programs' statistics")
+        return int(count[0])
+
+    def set_spawner(self, tid: int) -> None:
+        """The next child of this thread, as the recorder's namespace numbers it, is a root of the tree; 0 for none."""
+        self._control(spawner_tid=tid)
+
+    def adopt(self, pid: int) -> int:
+        """Takes in a running process and its descendants, and returns how many processes that were."""
+        start = before = self.tally().adopted
+        self._walk(lib.ADOPT_PID, adopt_pid=pid)
+        while (adopted := self.tally().adopted) != before:
+            before = adopted
+            self._walk(lib.ADOPT_CHILDREN)
+        if adopted != start:
+            self.sync()
+        return adopted - start
+
+    def sync(self) -> None:
+        """Has the kernel report the figures of every address space of the tree."""
+        if "adopt_task" not in self.plan.programs:
+            return
+        self._round += 1
+        if not self.plan.counters_are_percpu:
+            self._walk(lib.ADOPT_CACHES, round=self._round)
+        self._walk(lib.ADOPT_SYNC, round=self._round)
+
+    def _walk(self, adopt_pass: int, **values: int) -> None:
+        self._control(**{"pass": adopt_pass}, **values)
+        _check(lib.probes__iterate(self._probes, b"adopt_task"), "walk the tasks")
+
+    def _control(self, **values: int) -> None:
+        control = ffi.new("struct control *", values)
+        _check(lib.probes__control(self._probes, control), "reach the BPF programs")
+
+    def close(self) -> None:
+        lib.probes__close(self._probes)
+        self._probes = ffi.NULL
+
+
+class _Refusal(Exception):
+    def __init__(self, program: str, reason: str, log: str) -> None:
+        super().__init__(program, reason)
+        self.program = program
+        self.reason = reason
+        self.log = log
+
+
+def load(facts: KernelFacts, *, rmap: bool, ring_bytes: int, machine: Machine | None = None) -> Probes:
+    """Loads and attaches what this kernel takes; `plan` of the result says what that is, and why not more.
+
+    Raises FeatureError where nothing could be recorded at all, LoadError where it is not one program's fault.
+    """
+    machine = machine or this_machine()
+    refused: dict[str, str] = {}
+    if machine.possible_cpus > CPUS_MAX:
+        refused["learn_cpu_offsets"] = f"more than {CPUS_MAX} possible CPUs"
+    while True:
+        plan = hooks.choose(facts, rmap, refused)
+        if not plan.programs:
+            raise FeatureError(
+                f"nothing can be recorded: {plan.rss.reason or plan.lifecycle.reason}",
+                "python -m memtrack doctor says what this kernel has",
+            )
+        try:
+            return Probes(plan, machine, ring_bytes)
+        except _Refusal as refusal:
+            if refusal.program in refused:
+                raise LoadError(f"cannot load {refusal.program}: {refusal.reason}") from None
+            refused[refusal.program] = refusal.reason
+
+
+def _object() -> bytes:
+    image = resources.files("memtrack").joinpath("rss.bpf.o").read_bytes()
+    expected: bytes = ffi.string(lib.memtrack_object_sha256)
+    if hashlib.sha256(image).hexdigest() != expected.decode():
+        raise LoadError("the BPF object is not the one this build made", "reinstall memtrack")
+    return image
+
+
+def _summary(log: str, error: int) -> str:
+    """The verifier's last word on the program, or the errno where it said nothing."""
+    lines = [line.strip() for line in log.splitlines()]
+    for index, line in enumerate(lines):
+        if line.startswith("processed ") and index and not lines[index - 1].startswith("-- BEGIN"):
+            return f"{_message(error)}: {lines[index - 1]}"
+    return _message(error)
+
+
+def _cannot_load(error: int, log: str) -> LoadError:
+    cause = f"cannot load BPF object: {_message(error)}"
+    if -error in (errno.EPERM, errno.EACCES):
+        return LoadError(cause, "run as root, or grant CAP_BPF and CAP_PERFMON")
+    last = next((line for line in reversed(log.splitlines()) if line.startswith("libbpf: ")), "")
+    return LoadError(f"{cause}: {last.removeprefix('libbpf: ')}" if last else cause)
+
+
+def _message(error: int) -> str:
+    return os.strerror(abs(error)).lower()
+
+
+def _check(error: int, action: str) -> None:
+    if error < 0:
+        raise LoadError(f"cannot {action}: {_message(error)}")

@@ -1,0 +1,265 @@
+"""Records a process tree: loads the probes, starts or adopts processes, and writes the recording."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from memtrack import features, invoker, loader, recording, spawn
+from memtrack.consumer import Consumer
+from memtrack.errors import MemtrackError, UsageError
+from memtrack.events import MarkKind, mark
+from memtrack.hooks import Plan
+from memtrack.invoker import Invoker
+from memtrack.loader import Probes
+from memtrack.recording import Recording
+from memtrack.ringbuf import RingBuffer
+from memtrack.spawn import Argument, Process
+from memtrack.timeline import Timeline
+from memtrack.version import VERSION
+from memtrack.writer import Writer
+
+# A record and its header take 56 bytes of the ring: this holds 600,000 page faults that the consumer is late for.
+RING_BYTES = 32 << 20
+# ... but not more than this part of the machine's memory.
+RING_PART_OF_MEMORY = 64
+
+# Either turns the rmap layer on; the second is what existing users of these events set.
+RMAP_VARIABLES = ("MEMTRACK_TRACK_RMAP", "CODSPEED_MEMTRACK_TRACK_RMAP")
+
+
+class Tracker:
+    """Owns the probes while it is entered, and the recording that they fill.
+
+    Everything that `spawn` starts, everything that `adopt` takes in, and whatever those fork belongs to one tree. After
+    the `with` block `recording` has the result. The methods may be called from any thread.
+
+        with memtrack.Tracker() as tracker:
+            tracker.spawn(["./job"]).wait()
+        print(tracker.recording.peak.rss_bytes)
+    """
+
+    def __init__(
+        self,
+        output: BinaryIO | None = None,
+        *,
+        rmap: bool | None = None,
+        ring_bytes: int | None = None,
+        command: Sequence[Argument] = (),
+        invoking_user: Invoker | None = None,
+    ) -> None:
+        """`output` is a writable binary file that stays the caller's; without it the recording is a temporary file,
+        which goes away with `recording`.
+
+        `rmap` also rebuilds RSS from the reverse map; None means what the environment says. `ring_bytes` is a power of
+        two of whole pages. `command` is what the recording's header says it is of. Commands run as `invoking_user`,
+        who is this process's own user if not given.
+        """
+        self._output = output
+        self._rmap = rmap_wanted() if rmap is None else rmap
+        self._ring_bytes = _ring_bytes(ring_bytes)
+        self._command = [os.fsdecode(argument) for argument in command]
+        self._invoker = invoking_user or invoker.current()
+        self._lock = threading.Lock()
+        self._probes: Probes | None = None
+        self._ring: RingBuffer | None = None
+        self._recording: Recording | None = None
+        self._root: Process | None = None
+        self._write_failure: MemtrackError | None = None
+
+    def __enter__(self) -> Tracker:
+        if self._recording is not None or self._probes is not None:
+            raise UsageError("a tracker can be entered once", "make another")
+        self._probes = loader.load(features.probe(), rmap=self._rmap, ring_bytes=self._ring_bytes)
+        try:
+            self._ring = RingBuffer(self._probes.ring_fd, self._ring_bytes)
+            self._file: Any = self._output or tempfile.TemporaryFile(prefix="memtrack-")
+            self._start_ns = time.monotonic_ns()
+            self._writer = Writer(self._file, self._header())
+            self._timeline = Timeline()
+            self._consumer = Consumer(self._probes, self._ring, self._take)
+            self._consumer.start()
+        except BaseException:
+            self._unload()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._probes is not None
+        try:
+            self._probes.detach_all_but_iterators()
+            self._consumer.stop()
+            left = self._probes.tally().members
+        finally:
+            self._unload()
+        self._finish(left)
+        failure = self._write_failure or self._consumer.failure
+        if failure is not None and error is None:
+            raise failure
+
+    @property
+    def plan(self) -> Plan:
+        """What is recorded and how, and why not more."""
+        return self._entered().plan
+
+    @property
+    def recording(self) -> Recording:
+        """The result, once the tracker has been left."""
+        if self._recording is None:
+            raise UsageError("there is no recording before the tracker is left")
+        return self._recording
+
+    def spawn(self, command: Sequence[Argument], **options: Any) -> Process:
+        """Starts a command as a root of the tree and returns its subprocess.Popen.
+
+        It is tracked from its first instruction on; nothing of the caller's memory counts, however it was forked.
+        `options` are Popen's. Raises CommandError where it cannot be started.
+        """
+        probes = self._entered()
+        with self._lock:
+            probes.set_spawner(threading.get_native_id())
+            try:
+                process = spawn.start(command, self._invoker, **options)
+            finally:
+                probes.set_spawner(0)
+        self._root = self._root or process
+        return process
+
+    def adopt(self, pid: int) -> int:
+        """Takes in a process that already runs, and its descendants; returns how many processes that were.
+
+        Their figures start at what they hold now. Raises UsageError where no such process can be seen.
+        """
+        probes = self._entered()
+        if probes.plan.adopt.reason:
+            raise UsageError(f"cannot adopt a process: {probes.plan.adopt.reason}")
+        with self._lock:
+            adopted = probes.adopt(pid)
+        if not adopted:
+            raise UsageError(f"cannot adopt process {pid}: there is none, or it belongs to the tree already")
+        return adopted
+
+    def mark(self, label: str, kind: MarkKind = MarkKind.INSTANT) -> None:
+        """Puts a label into the recording, cut to 20 bytes of UTF-8."""
+        self._entered()
+        now = time.monotonic_ns()
+        self._consumer.mark(now, mark(now, os.getpid(), threading.get_native_id(), kind, label))
+
+    @property
+    def members(self) -> int:
+        """How many processes of the tree live."""
+        return self._entered().tally().members
+
+    @property
+    def lost_events(self) -> int:
+        """Events lost so far."""
+        self._entered()
+        return self._consumer.lost_events
+
+    @property
+    def write_failure(self) -> MemtrackError | None:
+        """Why the recording could not be written on, while processes are still tracked."""
+        return self._write_failure
+
+    def _entered(self) -> Probes:
+        if self._probes is None:
+            raise UsageError("the tracker is not entered", "use it as a context manager")
+        return self._probes
+
+    def _header(self) -> dict[str, Any]:
+        return {
+            "page_size": os.sysconf("SC_PAGESIZE"),
+            "clock": "CLOCK_MONOTONIC",
+            "clock_offset_ns": time.time_ns() - time.monotonic_ns(),
+            "start_ns": self._start_ns,
+            "kernel": platform.release(),
+            "machine": platform.machine(),
+            "command": self._command,
+            "sources": self._entered().plan.sources(),
+            "recorder": {"version": VERSION, "pid": os.getpid(), "ring_bytes": self._ring_bytes},
+        }
+
+    def _take(self, events: memoryview) -> None:
+        """The consumer's sink. A full disk must not cost the summary, so the timeline goes on without the file."""
+        if self._write_failure is None:
+            try:
+                self._writer.write_frame(events)
+            except MemtrackError as failure:
+                self._write_failure = failure
+        self._timeline.feed(events)
+
+    def _finish(self, members_left: int) -> None:
+        summary = self._timeline.result()
+        trailer = {
+            "events": summary.events,
+            "lost_events": self._consumer.lost_events,
+            "status": _status(self._root),
+            "end_ns": time.monotonic_ns(),
+            "peak": summary.peak,
+            "rmap_peak": summary.rmap_peak,
+            "processes_left": members_left,
+        }
+        if self._write_failure is None and self._consumer.failure is None:
+            try:
+                self._writer.finish(trailer)
+            except MemtrackError as failure:
+                self._write_failure = failure
+        self._recording = recording.of(self._file, self._header_written, trailer, summary)
+
+    def _unload(self) -> None:
+        if self._ring is not None:
+            self._ring.close()
+        if self._probes is not None:
+            self._probes.close()
+        self._probes = self._ring = None
+
+
+def record(
+    command: Sequence[Argument],
+    *,
+    rmap: bool | None = None,
+    ring_bytes: int | None = None,
+    output: BinaryIO | None = None,
+    **options: Any,
+) -> Recording:
+    """Runs a command to its end and returns the recording of its process tree.
+
+    `options` are subprocess.Popen's; the others are Tracker's. Raises CommandError where the command cannot be started;
+    its own failure is no error, see `Recording.status`.
+    """
+    with Tracker(output, rmap=rmap, ring_bytes=ring_bytes, command=command) as tracker:
+        tracker.spawn(command, **options).wait()
+    return tracker.recording
+
+
+def rmap_wanted() -> bool:
+    """Whether the environment asks for the rmap layer."""
+    return any(os.environ.get(name) == "1" for name in RMAP_VARIABLES)
+
+
+def _ring_bytes(wanted: int | None) -> int:
+    page = os.sysconf("SC_PAGESIZE")
+    if wanted is None:
+        memory = page * os.sysconf("SC_PHYS_PAGES")
+        return max(page, min(RING_BYTES, 1 << ((memory // RING_PART_OF_MEMORY).bit_length() - 1)))
+    if wanted < page or wanted & (wanted - 1) or wanted > 1 << 30:
+        raise UsageError(f"a ring of {wanted} bytes is not possible", f"use a power of two from {page} to {1 << 30}")
+    return wanted
+
+
+def _status(root: Process | None) -> dict[str, int | str | None]:
+    code = None if root is None else root.returncode
+    if code is None:
+        return {"exit_code": None, "signal": None}
+    if code < 0:
+        return {"exit_code": None, "signal": -code}
+    return {"exit_code": code, "signal": None}
