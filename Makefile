@@ -42,7 +42,7 @@ vmtest: ## run the tests in virtual machines: the whole kernel matrix, or K=6.12
 
 wheels: ## build the source distribution and the wheels for x86_64 and aarch64 into dist/
 	tools/setup build cross
-	tools/wheels
+	tools/wheels aarch64
 
 fuzz: ## feed damaged recordings to the reader for SECONDS=60 seconds
 	tools/setup build test
