@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import re
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -277,10 +278,9 @@ def btf(sys: Path = SYS) -> Finding:
 def capabilities(proc: Path = PROC) -> list[Finding]:
     """CAP_BPF and CAP_PERFMON, which loading needs, and CAP_SYS_ADMIN, which stands for both."""
     status = _try_read(proc / "self/status")
-    mask = _status_field(status, "CapEff") if isinstance(status, bytes) else None
-    if mask is None:
+    effective = _effective_capabilities(status) if isinstance(status, bytes) else None
+    if effective is None:
         return [Finding(name, Answer.UNKNOWN, f"{proc} does not say", "mount /proc") for name in sorted(CAPABILITIES)]
-    effective = int(mask, 16)
     has = {name: bool(effective >> bit & 1) for name, bit in CAPABILITIES.items()}
     if any(has.values()) and not _in_initial_user_namespace(proc):
         # bpf(2) asks the initial user namespace, whatever this one grants.
@@ -402,12 +402,9 @@ def _try_read(path: Path, size: int = 64 * 1024) -> bytes | OSError:
         return error
 
 
-def _status_field(status: bytes, name: str) -> str | None:
-    for line in status.decode(errors="replace").splitlines():
-        key, _, value = line.partition(":")
-        if key == name:
-            return value.strip()
-    return None
+def _effective_capabilities(status: bytes) -> int | None:
+    found = re.search(rb"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return int(found[1], 16) if found else None
 
 
 def _in_initial_user_namespace(proc: Path) -> bool:

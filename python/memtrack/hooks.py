@@ -392,16 +392,16 @@ def _unsound(family: str, generation: Generation, facts: KernelFacts, refused: M
     if missing:
         present = next(name for name in names if name in facts.functions)
         return f"the {family} family is incomplete: the kernel has {present} without {' and '.join(missing)}"
-    for name in names:
-        reason = _unreadable(name, facts.functions[name], generation.since)
-        if reason:
-            return reason
     for name in generation.bypasses:
         if name in facts.functions:
             return (
                 f"{generation.functions[0]} is not the only way in, {name} is another "
                 f"(reconstruction needs Linux {generation.since} or later)"
             )
+    for name in names:
+        reason = _unreadable(name, facts.functions[name], generation.since)
+        if reason:
+            return reason
     obstacle = next((name for name in sorted(generation.programs(facts.functions)) if name in refused), None)
     return _refusal(obstacle, refused) if obstacle else None
 
