@@ -158,8 +158,8 @@ def test_only_sources_of_facts_are_linked() -> None:
 
 
 def test_changelog_knows_the_version() -> None:
-    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    (version,) = re.findall(r'^version = "(.+)"$', project, re.MULTILINE)
+    source = (PACKAGE / "version.py").read_text(encoding="utf-8")
+    (version,) = re.findall(r'^VERSION = "(.+)"$', source, re.MULTILINE)
     assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
