@@ -26,6 +26,7 @@
 static char report[1024];
 static size_t report_used;
 static int report_fd = -1;
+static bool settled;
 static pid_t reported_pid;
 
 long pages(size_t bytes) {
@@ -112,14 +113,15 @@ static void touch(char *start, char *end, bool write) {
     }
 }
 
-/* Maps what the process has, before the first point: its text, its data (copied, where it is private), its stack. */
-static void settle(void) {
+/* Text, data (copied, where it is private), stack. */
+void settle(void) {
     volatile char *stack = alloca(STACK_BYTES);
     unsigned long start, end;
     char permissions[8], name[256];
     char line[512];
     FILE *maps;
 
+    settled = true;
     for (size_t at = 0; at < STACK_BYTES; at += 1024)
         stack[at] = 1;
     maps = fopen("/proc/self/maps", "re");
@@ -190,12 +192,8 @@ static struct figures settle_and_report(const char *who, pid_t pid, const char *
 }
 
 struct figures quiet(const char *point) {
-    static bool settled;
-
-    if (!settled) {
+    if (!settled)
         settle();
-        settled = true;
-    }
     return settle_and_report("thread-self", 0, point);
 }
 

@@ -17,9 +17,12 @@
 /* What a figure of so many bytes is in pages. */
 long pages(size_t bytes);
 
-/* Reports what this process holds. The first call faults in every page that the process has mapped, so that nothing
- * but what the workload does between two points shows in their difference. Nothing is touched between the walk and the
- * report. Fails the workload if its memory will not hold still. */
+/* Faults in every page that the process has mapped, so that nothing but what the workload does between two points shows
+ * in their difference. The first quiet() does it; a forked child, which has few of its parent's file pages, may again. */
+void settle(void);
+
+/* Reports what this process holds. Nothing is touched between the walk and the report. Fails the workload if its memory
+ * will not hold still. */
 struct figures quiet(const char *point);
 
 /* The same for another process, which must be stopped or asleep: nothing of the walk shows in its figures. */

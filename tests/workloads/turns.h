@@ -18,7 +18,7 @@ void turn_take(struct turn turn);
 /* Waits until a process, or one of its threads, sleeps in the kernel (or is stopped). */
 void await_sleep(pid_t pid);
 
-/* Waits for a child to end and fails unless it ended with this wait status. */
+/* Waits for a child (-1: whichever) to end and fails unless it ended with this wait status. */
 void await_end(pid_t pid, int wait_status);
 
 /* Runs a file of the workloads' own directory with these arguments, by posix_spawn, which shares memory until exec. */

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+/* Pages that a driver inserts into a mapping rather than having them faulted in (vm_insert_page(); here a BPF array's)
+ * count as file. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/bpf.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "oracle.h"
+#include "region.h"
+
+#define SIZE MIB(1)
+
+#ifndef BPF_F_MMAPABLE
+#define BPF_F_MMAPABLE (1U << 10)
+#endif
+
+int main(void) {
+    union bpf_attr array = {
+        .map_type = BPF_MAP_TYPE_ARRAY,
+        .key_size = 4,
+        .value_size = 8,
+        .max_entries = SIZE / 8,
+        .map_flags = BPF_F_MMAPABLE,
+    };
+    int fd = (int)syscall(SYS_bpf, BPF_MAP_CREATE, &array, sizeof(array));
+    struct figures base = quiet("base");
+    char *memory;
+
+    if (fd < 0)
+        skip("cannot make a BPF array: %s", strerror(errno));
+    memory = map_file(fd, SIZE, true);
+    EXPECT_NET(quiet("mapped"), base, .file = pages(SIZE));
+    unmap(memory, SIZE);
+    EXPECT_NET(quiet("end"), base);
+    return 0;
+}
