@@ -239,8 +239,8 @@ _BTF_REMEDY = "use a kernel with CONFIG_DEBUG_INFO_BTF, and mount /sys"
 _PRIVILEGE_REMEDY = "run as root, or grant CAP_BPF and CAP_PERFMON"
 _TP_BTF_REMEDY = "use a kernel with CONFIG_BPF_SYSCALL, CONFIG_BPF_JIT and CONFIG_TRACEPOINTS"
 _FENTRY_REMEDY = (
-    "use a kernel that takes fentry programs (CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, on arm64 Linux 6.4 or later, "
-    "no policy against them), for example in a virtual machine; only --rmap needs it"
+    "use a kernel that takes fentry programs, in a virtual machine for example (it needs "
+    "CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, on arm64 Linux 6.4 or later, and no policy against them)"
 )
 
 
@@ -390,7 +390,7 @@ def tracefs(sys: Path = SYS) -> Finding:
             return Finding("tracefs", Answer.YES, str(path.parents[3]))
     if any(isinstance(result, PermissionError) for result in results):
         return Finding("tracefs", Answer.UNKNOWN, "permission denied", "run as root")
-    remedy = f"mount -t tracefs tracefs {tried[0].parents[3]} (only a fallback needs it)"
+    remedy = f"mount -t tracefs tracefs {tried[0].parents[3]}, if the rss layer asks for it"
     return Finding("tracefs", Answer.NO, "not mounted, or without kmem:rss_stat", remedy)
 
 
