@@ -15,7 +15,8 @@
 static struct turn thread_go, thread_done, child_go, child_done;
 static char *thread_memory;
 
-static void *run_thread(void *unused) {
+static void *run_thread(void *unused)
+{
     (void)unused;
     turn_take(thread_go);
     write_pages(thread_memory, MORE);
@@ -24,7 +25,8 @@ static void *run_thread(void *unused) {
     return NULL;
 }
 
-static void run_child(void) {
+static void run_child(void)
+{
     struct figures before;
 
     write_pages(map_anon(CHILD_SIZE), CHILD_SIZE);
@@ -39,13 +41,15 @@ static void run_child(void) {
     _exit(0);
 }
 
-static void await_step(void) {
+static void await_step(void)
+{
     char step;
 
     REQUIRE(read(STDIN_FILENO, &step, 1) == 1);
 }
 
-int main(void) {
+int main(void)
+{
     struct figures base = quiet("unwatched"), before;
     char *memory = map_anon(SIZE);
     pthread_t thread;

@@ -17,7 +17,8 @@
 #define POLL_NS 50000000
 #define POLLS_MAX 600 /* half a minute */
 
-static void split_again(struct figures base, char *memory) {
+static void split_again(struct figures base, char *memory)
+{
     size_t page = (size_t)page_size();
 
     EXPECT_NET(quiet("collapsed"), base, .anon = pages(SIZE));
@@ -27,7 +28,8 @@ static void split_again(struct figures base, char *memory) {
     EXPECT_NET(quiet("end"), base);
 }
 
-static void at_once(struct figures base) {
+static void at_once(struct figures base)
+{
     char *memory = map_aligned(SIZE, false);
 
     write_steps(memory, SIZE, 2 * (size_t)page_size());
@@ -38,7 +40,8 @@ static void at_once(struct figures base) {
     split_again(base, memory);
 }
 
-static void in_time(struct figures base) {
+static void in_time(struct figures base)
+{
     const struct timespec pause = {.tv_nsec = POLL_NS};
     char *memory = map_aligned(SIZE, false);
 
@@ -54,7 +57,8 @@ static void in_time(struct figures base) {
 }
 
 /* Shared memory: what is collapsed need not be mapped again at once. */
-static void shared(struct figures base) {
+static void shared(struct figures base)
+{
     size_t huge = huge_page_size(SIZE);
     char *around = mmap(NULL, SIZE + huge, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     char *memory = (char *)(((size_t)around + huge - 1) & ~(huge - 1));
@@ -73,7 +77,8 @@ static void shared(struct figures base) {
     EXPECT_NET(quiet("end"), base);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     const char *mode = argc > 1 ? argv[1] : "madvise";
     struct figures base;
 

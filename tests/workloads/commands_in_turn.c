@@ -5,7 +5,8 @@
 #include "oracle.h"
 #include "turns.h"
 
-int main(void) {
+int main(void)
+{
     quiet("base");
     await_end(spawn_workload("hold", (char *const[]){"hold", "8", NULL}), 0);
     await_end(spawn_workload("hold", (char *const[]){"hold", "300", NULL}), 0);

@@ -18,7 +18,8 @@
 
 static uint64_t frames_before[ENTRIES], frames_after[ENTRIES];
 
-static void read_frames(const char *memory, uint64_t *frames) {
+static void read_frames(const char *memory, uint64_t *frames)
+{
     size_t bytes = (size_t)pages(SIZE) * sizeof(*frames);
     int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 
@@ -33,7 +34,8 @@ static void read_frames(const char *memory, uint64_t *frames) {
     close(fd);
 }
 
-static long moved(void) {
+static long moved(void)
+{
     long count = 0;
 
     for (long i = 0; i < pages(SIZE); i++)
@@ -41,7 +43,8 @@ static long moved(void) {
     return count;
 }
 
-static void compact(void) {
+static void compact(void)
+{
     int fd = open("/proc/sys/vm/compact_memory", O_WRONLY | O_CLOEXEC);
 
     if (fd < 0)
@@ -50,7 +53,8 @@ static void compact(void) {
     close(fd);
 }
 
-int main(void) {
+int main(void)
+{
     struct figures base = quiet("base");
     char *memory = map_anon(SIZE);
     size_t page = (size_t)page_size();

@@ -9,7 +9,8 @@
 
 #define SIZE MIB(32)
 
-static void be_daemon(struct turn orphaned, struct turn done) {
+static void be_daemon(struct turn orphaned, struct turn done)
+{
     struct figures before;
 
     turn_take(orphaned);
@@ -21,7 +22,8 @@ static void be_daemon(struct turn orphaned, struct turn done) {
     _exit(0);
 }
 
-int main(void) {
+int main(void)
+{
     struct turn orphaned = turn_new(), done = turn_new();
     pid_t pid;
 

@@ -17,12 +17,14 @@
 
 static char argument[ARGUMENT_BYTES];
 
-static void become_hold(void) {
+static void become_hold(void)
+{
     execv(workload_path("hold"), (char *const[]){"hold", "16", NULL});
     fail("execv: %s", strerror(errno));
 }
 
-static void become_hold_with_arguments(void) {
+static void become_hold_with_arguments(void)
+{
     char *argv[ARGUMENTS + 3] = {"hold", "16"};
 
     memset(argument, 'x', sizeof(argument) - 1);
@@ -32,13 +34,15 @@ static void become_hold_with_arguments(void) {
     fail("execv: %s", strerror(errno));
 }
 
-static void *exec_from_thread(void *unused) {
+static void *exec_from_thread(void *unused)
+{
     (void)unused;
     become_hold();
     return NULL;
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     const char *mode = argc > 1 ? argv[1] : "place";
     struct figures base = quiet("base");
     pthread_t thread;

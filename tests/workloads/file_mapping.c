@@ -9,7 +9,8 @@
 
 #define SIZE MIB(64)
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     const char *mode = argc > 1 ? argv[1] : "private";
     int fd = make_file(SIZE);
     struct figures base = quiet("base");

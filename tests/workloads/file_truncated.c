@@ -13,7 +13,8 @@
 
 #define SIZE MIB(64)
 
-static void expect(const char *point, struct figures base, size_t left, bool shmem) {
+static void expect(const char *point, struct figures base, size_t left, bool shmem)
+{
     struct figures now = quiet(point);
 
     if (shmem)
@@ -22,7 +23,8 @@ static void expect(const char *point, struct figures base, size_t left, bool shm
         EXPECT_NET(now, base, .file = pages(left));
 }
 
-static void truncate_it(struct figures base, int fd, bool shmem) {
+static void truncate_it(struct figures base, int fd, bool shmem)
+{
     char *memory = map_file(fd, SIZE, true);
     pid_t pid;
 
@@ -40,7 +42,8 @@ static void truncate_it(struct figures base, int fd, bool shmem) {
     expect("end", base, 0, shmem);
 }
 
-static void punch_it(struct figures base, int fd, bool shmem) {
+static void punch_it(struct figures base, int fd, bool shmem)
+{
     char *memory = map_file(fd, SIZE, true);
 
     read_pages(memory, SIZE);
@@ -60,7 +63,8 @@ static void punch_it(struct figures base, int fd, bool shmem) {
 }
 
 /* The pages that a private mapping copied go with the file's end as well, but survive a hole. */
-static void copied(struct figures base, int fd, bool shmem) {
+static void copied(struct figures base, int fd, bool shmem)
+{
     char *memory = map_file(fd, SIZE, false);
 
     write_pages(memory, SIZE);
@@ -73,7 +77,8 @@ static void copied(struct figures base, int fd, bool shmem) {
     expect("end", base, 0, shmem);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     const char *mode = argc > 1 ? argv[1] : "truncate";
     bool shmem = argc > 2 && !strcmp(argv[2], "shmem");
     int fd = shmem ? make_memfd(SIZE) : make_file(SIZE);

@@ -11,11 +11,13 @@
 #define SIZE MIB(200)
 #define FORKS 5
 
-static long rss(struct figures figures) {
+static long rss(struct figures figures)
+{
     return figures.file + figures.anon + figures.shmem;
 }
 
-int main(void) {
+int main(void)
+{
     struct figures base = quiet("base"), parent, child;
     struct turn never = turn_new();
     pid_t pids[FORKS];

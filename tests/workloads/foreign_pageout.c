@@ -21,7 +21,8 @@
 #define SIZE MIB(64)
 
 /* The child is forked before the memory is there: pages that two processes map are not paged out. */
-static void be_child(pid_t parent, const int *addresses, struct turn done) {
+static void be_child(pid_t parent, const int *addresses, struct turn done)
+{
     struct iovec range = {.iov_len = SIZE};
     int pidfd = (int)syscall(SYS_pidfd_open, parent, 0);
 
@@ -41,12 +42,14 @@ static void be_child(pid_t parent, const int *addresses, struct turn done) {
 }
 
 /* All but what cannot be isolated just then, at most a sixteenth, must go. */
-static void expect_gone(long left) {
+static void expect_gone(long left)
+{
     if (left > pages(SIZE / 16))
         fail("%ld of %ld pages stayed", left, pages(SIZE));
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     bool filed = argc > 1 && !strcmp(argv[1], "file");
     int fd = filed ? make_file(SIZE) : -1;
     struct figures base = quiet("base"), now;

@@ -11,7 +11,8 @@
 
 #define SIZE MIB(64)
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     bool wipe = argc > 1 && !strcmp(argv[1], "wipe");
     struct figures base = quiet("base"), child;
     char *memory = map_anon(SIZE);

@@ -11,12 +11,14 @@
 #define SHARED MIB(16)
 #define FILED MIB(16)
 
-static void expect_anon(const char *point, struct figures now, long wanted) {
+static void expect_anon(const char *point, struct figures now, long wanted)
+{
     if (now.anon != wanted)
         fail("%s: %ld pages are anon, not %ld", point, now.anon, wanted);
 }
 
-static void be_child(struct turn go, struct figures parent, char *memory, char *shared) {
+static void be_child(struct turn go, struct figures parent, char *memory, char *shared)
+{
     turn_take(go);
     expect_anon("child awake", quiet("child awake"), parent.anon);
     write_pages(memory, SIZE);
@@ -31,7 +33,8 @@ static void be_child(struct turn go, struct figures parent, char *memory, char *
     _exit(0);
 }
 
-int main(void) {
+int main(void)
+{
     int fd = make_file(FILED);
     struct figures base = quiet("base"), parent, child;
     char *memory = map_anon(SIZE), *shared = map_shared_anon(SHARED), *file = map_file(fd, FILED, true);

@@ -10,7 +10,8 @@
 #define SIZE MIB(256)
 #define FORKS 256
 
-static void hold(struct turn holding, struct turn go) {
+static void hold(struct turn holding, struct turn go)
+{
     struct figures held;
 
     write_pages(map_anon(SIZE), SIZE);
@@ -23,7 +24,8 @@ static void hold(struct turn holding, struct turn go) {
     _exit(0);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     struct turn holding = turn_new(), go = turn_new();
     struct figures base;
     pid_t holder;

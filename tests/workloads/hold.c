@@ -6,7 +6,8 @@
 #include "oracle.h"
 #include "region.h"
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     size_t size = MIB(argc > 1 ? strtoul(argv[1], NULL, 10) : 0);
     struct figures base = quiet("started");
 

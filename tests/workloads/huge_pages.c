@@ -13,7 +13,8 @@
 
 #define SIZE MIB(64)
 
-static char *map_touched(size_t huge) {
+static char *map_touched(size_t huge)
+{
     char *memory = map_aligned(SIZE, true);
 
     write_steps(memory, SIZE, huge);
@@ -22,7 +23,8 @@ static char *map_touched(size_t huge) {
     return memory;
 }
 
-static void touch_it(struct figures base, size_t huge) {
+static void touch_it(struct figures base, size_t huge)
+{
     char *memory = map_aligned(SIZE, true);
 
     read_pages(memory, huge); /* the huge zero page */
@@ -36,7 +38,8 @@ static void touch_it(struct figures base, size_t huge) {
 }
 
 /* Each way of splitting a mapping: the pages stay where they were until they go. */
-static void split_it(struct figures base, size_t huge) {
+static void split_it(struct figures base, size_t huge)
+{
     char *memory = map_touched(huge);
     size_t page = (size_t)page_size(), gone = 0;
 
@@ -65,7 +68,8 @@ static void split_it(struct figures base, size_t huge) {
     EXPECT_NET(quiet("end"), base);
 }
 
-static void fork_it(struct figures base, size_t huge) {
+static void fork_it(struct figures base, size_t huge)
+{
     char *memory = map_touched(huge);
     struct turn go = turn_new();
     struct figures parent = quiet("touched"), child;
@@ -96,7 +100,8 @@ static void fork_it(struct figures base, size_t huge) {
     EXPECT_NET(quiet("end"), base);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     size_t huge = huge_page_size(SIZE);
     const char *mode = argc > 1 ? argv[1] : "touch";
     struct figures base = quiet("base");

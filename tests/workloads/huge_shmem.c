@@ -11,7 +11,8 @@
 
 #define SIZE MIB(64)
 
-int main(void) {
+int main(void)
+{
     size_t huge = huge_page_size(SIZE), page = (size_t)page_size(), gone;
     int fd = make_memfd(SIZE);
     struct figures base = quiet("base");

@@ -13,7 +13,8 @@
 
 #define SIZE MIB(32)
 
-static char *map_hugetlb(int sharing) {
+static char *map_hugetlb(int sharing)
+{
     char *memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, sharing | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
 
     if (memory == MAP_FAILED)
@@ -21,7 +22,8 @@ static char *map_hugetlb(int sharing) {
     return memory;
 }
 
-int main(void) {
+int main(void)
+{
     struct figures base = quiet("base");
     char *memory = map_hugetlb(MAP_PRIVATE);
     struct turn go = turn_new();

@@ -18,7 +18,8 @@
 #define BPF_F_MMAPABLE (1U << 10)
 #endif
 
-int main(void) {
+int main(void)
+{
     union bpf_attr array = {
         .map_type = BPF_MAP_TYPE_ARRAY,
         .key_size = 4,

@@ -17,7 +17,8 @@
 
 static struct figures base;
 
-static void await_leader_gone(void) {
+static void await_leader_gone(void)
+{
     const struct timespec pause = {.tv_nsec = POLL_NS};
     char path[64], line[128] = "";
 
@@ -34,7 +35,8 @@ static void await_leader_gone(void) {
     }
 }
 
-static void *outlive_leader(void *unused) {
+static void *outlive_leader(void *unused)
+{
     char *memory = map_anon(SIZE);
     struct figures before, child;
     struct turn go = turn_new();
@@ -63,13 +65,15 @@ static void *outlive_leader(void *unused) {
     _exit(0);
 }
 
-static void *sleep_on(void *unused) {
+static void *sleep_on(void *unused)
+{
     (void)unused;
     pause();
     return NULL;
 }
 
-int main(void) {
+int main(void)
+{
     pthread_t worker, sleeper;
 
     base = quiet("base");

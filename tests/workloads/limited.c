@@ -17,7 +17,8 @@
 #define OWNED MIB(32)
 #define NEEDED MIB(48) /* of a limit of 64 */
 
-static void write_to(const char *directory, const char *name, const char *value) {
+static void write_to(const char *directory, const char *name, const char *value)
+{
     char path[256];
     int fd;
 
@@ -30,12 +31,14 @@ static void write_to(const char *directory, const char *name, const char *value)
     close(fd);
 }
 
-static void expect_whole(struct figures now, struct figures base) {
+static void expect_whole(struct figures now, struct figures base)
+{
     if (now.anon - base.anon + now.swap != pages(OWNED))
         fail("%ld resident and %ld in swap are not %ld", now.anon - base.anon, now.swap, pages(OWNED));
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     struct turn go = turn_new(), done = turn_new();
     struct figures base, now;
     char *memory;

@@ -16,7 +16,8 @@
 #define FITS MIB(48)
 #define TOO_MUCH MIB(128)
 
-static void join(const char *group) {
+static void join(const char *group)
+{
     char path[256];
     int fd;
 
@@ -28,7 +29,8 @@ static void join(const char *group) {
     close(fd);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     struct figures base;
     pid_t child;
 

@@ -44,10 +44,10 @@ __attribute__((noreturn, format(printf, 1, 2))) void fail(const char *format, ..
 __attribute__((noreturn, format(printf, 1, 2))) void skip(const char *format, ...);
 
 /* Fails the workload with the system's error unless `true`. */
-#define REQUIRE(condition)                                                                                             \
-    do {                                                                                                               \
-        if (!(condition))                                                                                              \
-            fail("%s:%d: %s: %m", __FILE__, __LINE__, #condition);                                                     \
+#define REQUIRE(condition)                                         \
+    do {                                                           \
+        if (!(condition))                                          \
+            fail("%s:%d: %s: %m", __FILE__, __LINE__, #condition); \
     } while (0)
 
 #endif

@@ -12,7 +12,8 @@
 
 #define SIZE MIB(32)
 
-static void be_grandchild(void) {
+static void be_grandchild(void)
+{
     struct figures before = quiet("grandchild");
 
     write_pages(map_anon(SIZE), SIZE);
@@ -20,7 +21,8 @@ static void be_grandchild(void) {
     _exit(0);
 }
 
-int main(void) {
+int main(void)
+{
     struct figures before;
     pid_t pid;
 

@@ -10,7 +10,8 @@
 #define SIZE MIB(64)
 #define HOLE MIB(16)
 
-int main(void) {
+int main(void)
+{
     struct figures base = quiet("base");
     char *memory = map_anon(SIZE), *hole, *elsewhere;
 

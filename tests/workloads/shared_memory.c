@@ -18,7 +18,8 @@
 /* include/uapi/linux/magic.h */
 #define TMPFS_SUPER_MAGIC 0x01021994
 
-static int make_tmpfs_file(void) {
+static int make_tmpfs_file(void)
+{
     char path[] = "/dev/shm/memtrack-XXXXXX";
     struct statfs where;
     int fd = mkostemp(path, O_CLOEXEC);
@@ -31,7 +32,8 @@ static int make_tmpfs_file(void) {
     return fd;
 }
 
-static void fill_and_unmap(struct figures base, char *memory) {
+static void fill_and_unmap(struct figures base, char *memory)
+{
     EXPECT_NET(quiet("mapped"), base);
     write_pages(memory, SIZE / 2);
     EXPECT_NET(quiet("half written"), base, .shmem = pages(SIZE / 2));
@@ -41,7 +43,8 @@ static void fill_and_unmap(struct figures base, char *memory) {
     EXPECT_NET(quiet("unmapped"), base); /* the memory is still there, and nobody's */
 }
 
-static void with_descriptor(struct figures base, int fd) {
+static void with_descriptor(struct figures base, int fd)
+{
     char *memory = map_file(fd, SIZE, true);
 
     fill_and_unmap(base, memory);
@@ -60,7 +63,8 @@ static void with_descriptor(struct figures base, int fd) {
     close(fd);
 }
 
-static void system_v(struct figures base) {
+static void system_v(struct figures base)
+{
     int id = shmget(IPC_PRIVATE, SIZE, IPC_CREAT | 0600);
     char *memory;
 
@@ -76,7 +80,8 @@ static void system_v(struct figures base) {
     EXPECT_NET(quiet("detached"), base);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     const char *mode = argc > 1 ? argv[1] : "anon";
     struct figures base;
     int fd = -1;

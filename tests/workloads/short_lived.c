@@ -9,7 +9,8 @@
 
 #define SIZE MIB(100)
 
-int main(void) {
+int main(void)
+{
     struct figures base;
     pid_t pid;
 

@@ -15,7 +15,8 @@
 
 static char *const small[] = {"hold", "4", NULL};
 
-static pid_t start(const char *mode) {
+static pid_t start(const char *mode)
+{
     char *path = workload_path("hold");
     pid_t pid;
 
@@ -33,7 +34,8 @@ static pid_t start(const char *mode) {
     return pid;
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     const char *mode = argc > 1 ? argv[1] : "spawn";
     struct figures base = quiet("base");
 

@@ -17,14 +17,16 @@
 #define SIZE MIB(64)
 
 /* What cannot be isolated just then (in another CPU's batch) stays: all but a sixteenth must go, and none be lost. */
-static void expect_out(struct figures now, struct figures base) {
+static void expect_out(struct figures now, struct figures base)
+{
     if (now.anon - base.anon + now.swap != pages(SIZE))
         fail("%ld resident and %ld in swap are not %ld", now.anon - base.anon, now.swap, pages(SIZE));
     if (now.swap < pages(SIZE - SIZE / 16))
         fail("only %ld of %ld pages went to swap", now.swap, pages(SIZE));
 }
 
-static void page_out(char *memory) {
+static void page_out(char *memory)
+{
     if (madvise(memory, SIZE, MADV_PAGEOUT)) {
         if (errno == EINVAL)
             skip("the kernel has no MADV_PAGEOUT");
@@ -32,7 +34,8 @@ static void page_out(char *memory) {
     }
 }
 
-static void page_out_anon(struct figures base) {
+static void page_out_anon(struct figures base)
+{
     char *memory = map_anon(SIZE);
     struct figures out, child;
     pid_t pid;
@@ -71,7 +74,8 @@ static void page_out_anon(struct figures base) {
 }
 
 /* Shared memory goes out of the address space altogether: the swap entries are the file's. */
-static void page_out_shmem(struct figures base) {
+static void page_out_shmem(struct figures base)
+{
     char *memory = map_shared_anon(SIZE);
     struct figures out;
 
@@ -89,7 +93,8 @@ static void page_out_shmem(struct figures base) {
     EXPECT_NET(quiet("end"), base);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     const char *mode = argc > 1 ? argv[1] : "anon";
     struct figures base = quiet("base");
 

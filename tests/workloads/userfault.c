@@ -32,7 +32,8 @@ struct placement {
     bool done;
 };
 
-static int open_userfaultfd(uint64_t features) {
+static int open_userfaultfd(uint64_t features)
+{
     struct uffdio_api api = {.api = UFFD_API, .features = features};
     int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
 
@@ -43,7 +44,8 @@ static int open_userfaultfd(uint64_t features) {
     return fd;
 }
 
-static void watch(int fd, char *memory) {
+static void watch(int fd, char *memory)
+{
     struct uffdio_register range = {
         .range = {.start = (uintptr_t)memory, .len = SIZE},
         .mode = UFFDIO_REGISTER_MODE_MISSING,
@@ -53,7 +55,8 @@ static void watch(int fd, char *memory) {
 }
 
 /* Copies over the first half, and zeroes over the second. */
-static bool place(const struct placement *placement) {
+static bool place(const struct placement *placement)
+{
     struct uffdio_copy copy = {
         .dst = (uintptr_t)placement->to,
         .src = (uintptr_t)placement->from,
@@ -64,12 +67,14 @@ static bool place(const struct placement *placement) {
     return !ioctl(placement->fd, UFFDIO_COPY, &copy) && !ioctl(placement->fd, UFFDIO_ZEROPAGE, &zero);
 }
 
-static void *place_from_thread(void *placement) {
+static void *place_from_thread(void *placement)
+{
     ((struct placement *)placement)->done = place(placement);
     return NULL;
 }
 
-static void place_from(const char *who, struct placement *placement) {
+static void place_from(const char *who, struct placement *placement)
+{
     if (!strcmp(who, "thread")) {
         pthread_t thread;
 
@@ -86,7 +91,8 @@ static void place_from(const char *who, struct placement *placement) {
     }
 }
 
-static void anonymous(const char *who) {
+static void anonymous(const char *who)
+{
     int fd = open_userfaultfd(0);
     struct figures before = quiet("base"), after;
     char *source = map_anon(SIZE), *memory = map_anon(SIZE);
@@ -108,7 +114,8 @@ static void anonymous(const char *who) {
     EXPECT_NET(quiet("end"), before);
 }
 
-static void shared(const char *who) {
+static void shared(const char *who)
+{
     int fd = open_userfaultfd(UFFD_FEATURE_MISSING_SHMEM);
     struct figures before = quiet("base"), after;
     char *source = map_anon(SIZE), *memory = map_shared_anon(SIZE);
@@ -126,7 +133,8 @@ static void shared(const char *who) {
         fail("shared pages stayed");
 }
 
-static void moved(void) {
+static void moved(void)
+{
     int fd = open_userfaultfd(FEATURE_MOVE);
     struct figures base = quiet("base");
     char *source = map_anon(SIZE), *memory = map_anon(SIZE);
@@ -144,7 +152,8 @@ static void moved(void) {
     EXPECT_NET(quiet("end"), base);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     const char *mode = argc > 1 ? argv[1] : "anon", *who = argc > 2 ? argv[2] : "thread";
 
     if (!strcmp(mode, "anon"))

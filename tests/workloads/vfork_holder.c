@@ -10,7 +10,8 @@
 
 #define SIZE MIB(64)
 
-int main(void) {
+int main(void)
+{
     struct figures base = quiet("base");
     char *memory = map_anon(SIZE);
     pid_t parent = getpid();

@@ -62,7 +62,8 @@ static uint64_t flags_block[FLAGS_PER_BLOCK];
 static uint64_t flags_block_pfn;
 static int page_flags = -1; /* /proc/kpageflags */
 
-long page_size(void) {
+long page_size(void)
+{
     static long size;
 
     if (!size)
@@ -70,11 +71,13 @@ long page_size(void) {
     return size;
 }
 
-bool walk_sees_page_flags(void) {
+bool walk_sees_page_flags(void)
+{
     return page_flags >= 0;
 }
 
-static int open_of(const char *who, const char *file) {
+static int open_of(const char *who, const char *file)
+{
     char path[64] = "/proc/";
 
     strcat(path, who);
@@ -84,7 +87,8 @@ static int open_of(const char *who, const char *file) {
 }
 
 /* Calls `take` for each line of a text in /proc, without its newline. Lines longer than the buffer do not occur. */
-static bool each_line(int fd, void (*take)(char *line, void *context), void *context) {
+static bool each_line(int fd, void (*take)(char *line, void *context), void *context)
+{
     static char text[TEXT_BYTES + 1];
     size_t used = 0;
     ssize_t got;
@@ -108,29 +112,34 @@ static bool each_line(int fd, void (*take)(char *line, void *context), void *con
     return got == 0;
 }
 
-static bool starts_with(const char *text, const char *prefix) {
+static bool starts_with(const char *text, const char *prefix)
+{
     return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
 /* "  1234 kB" in pages. */
-static long pages_of_kib(const char *text) {
+static long pages_of_kib(const char *text)
+{
     return strtol(text, NULL, 10) * 1024 / page_size();
 }
 
 /* Shmem: tmpfs mounts, and the kernel's own mount behind memfd, shared anonymous memory and System V segments. */
-static void shmem_device_add(dev_t device) {
+static void shmem_device_add(dev_t device)
+{
     if (shmem_device_count < SHMEM_DEVICES_MAX)
         shmem_devices[shmem_device_count++] = device;
 }
 
-static bool is_shmem_device(dev_t device) {
+static bool is_shmem_device(dev_t device)
+{
     for (int i = 0; i < shmem_device_count; i++)
         if (shmem_devices[i] == device)
             return true;
     return false;
 }
 
-static void find_kernel_shmem_device(void) {
+static void find_kernel_shmem_device(void)
+{
     struct stat memory;
     int fd = memfd_create("device", MFD_CLOEXEC);
 
@@ -141,7 +150,8 @@ static void find_kernel_shmem_device(void) {
 }
 
 /* "36 35 98:0 /root /mount-point options - type source options" */
-static void take_mount(char *line, void *context) {
+static void take_mount(char *line, void *context)
+{
     char *field = line, *type;
     unsigned int device_major, device_minor;
     struct statfs root;
@@ -169,7 +179,8 @@ struct smaps {
     bool overflow;
 };
 
-static void take_mapping(char *line) {
+static void take_mapping(char *line)
+{
     struct mapping *mapping = &mappings[mapping_count++];
     char *end;
 
@@ -179,7 +190,8 @@ static void take_mapping(char *line) {
 }
 
 /* "start-end perms offset major:minor inode path" */
-static bool mapping_is_shmem(const char *line) {
+static bool mapping_is_shmem(const char *line)
+{
     unsigned int device_major, device_minor;
     char *end;
 
@@ -190,7 +202,8 @@ static bool mapping_is_shmem(const char *line) {
     return is_shmem_device(makedev(device_major, device_minor));
 }
 
-static void take_smaps(char *line, void *context) {
+static void take_smaps(char *line, void *context)
+{
     struct smaps *smaps = context;
 
     /* Fields begin with a capital letter, mappings with a lower-case hexadecimal digit. */
@@ -226,7 +239,8 @@ static void take_smaps(char *line, void *context) {
     }
 }
 
-static uint64_t flags_of(uint64_t pfn) {
+static uint64_t flags_of(uint64_t pfn)
+{
     uint64_t block = pfn - pfn % FLAGS_PER_BLOCK;
 
     if (block != flags_block_pfn) {
@@ -239,7 +253,8 @@ static uint64_t flags_of(uint64_t pfn) {
 }
 
 /* Older kernels report a tail page's own flags, which lack what only the head has. */
-static bool is_swap_backed(uint64_t pfn, uint64_t flags) {
+static bool is_swap_backed(uint64_t pfn, uint64_t flags)
+{
     static uint64_t last_pfn;
     static bool last;
     bool same_folio = (flags & KPF_COMPOUND_TAIL) && pfn == last_pfn + 1;
@@ -253,7 +268,8 @@ static bool is_swap_backed(uint64_t pfn, uint64_t flags) {
     return last;
 }
 
-static void classify(uint64_t entry, bool hugetlb, struct figures *figures) {
+static void classify(uint64_t entry, bool hugetlb, struct figures *figures)
+{
     uint64_t pfn = entry & PAGEMAP_PFN, flags;
 
     if (hugetlb) {
@@ -280,7 +296,8 @@ static void classify(uint64_t entry, bool hugetlb, struct figures *figures) {
         figures->file++;
 }
 
-static bool walk_pagemap(const char *who, struct figures *figures) {
+static bool walk_pagemap(const char *who, struct figures *figures)
+{
     uint64_t size = (uint64_t)page_size();
     int fd = open_of(who, "pagemap");
     bool whole = fd >= 0;
@@ -309,13 +326,15 @@ static bool walk_pagemap(const char *who, struct figures *figures) {
     return whole;
 }
 
-static bool same(const struct figures *pagemap, const struct figures *smaps) {
+static bool same(const struct figures *pagemap, const struct figures *smaps)
+{
     return pagemap->file == smaps->file && pagemap->anon == smaps->anon && pagemap->shmem == smaps->shmem &&
            pagemap->hugetlb == smaps->hugetlb;
 }
 
 /* The zero page's pfn is seen only with CAP_SYS_ADMIN; without it every pfn reads 0. */
-static bool sees_page_frames(void) {
+static bool sees_page_frames(void)
+{
     uint64_t size = (uint64_t)page_size(), entry = 0;
     static volatile char present = 1;
     int fd = open_of("self", "pagemap");
@@ -329,7 +348,8 @@ static bool sees_page_frames(void) {
     return entry & PAGEMAP_PFN;
 }
 
-static void start(void) {
+static void start(void)
+{
     static bool started;
 
     if (started)
@@ -340,13 +360,15 @@ static void start(void) {
         page_flags = open("/proc/kpageflags", O_RDONLY | O_CLOEXEC);
 }
 
-bool walk(const char *who, struct figures *out) {
+bool walk(const char *who, struct figures *out)
+{
     struct smaps smaps = {0};
     struct figures pagemap = {0};
 
     start();
     shmem_device_count = 1; /* mounts come and go, the kernel's own stays */
-    if (!each_line(open_of(who, "mountinfo"), take_mount, NULL) && !each_line(open_of("self", "mountinfo"), take_mount, NULL))
+    if (!each_line(open_of(who, "mountinfo"), take_mount, NULL) &&
+        !each_line(open_of("self", "mountinfo"), take_mount, NULL))
         return false;
     mapping_count = 0;
     if (!each_line(open_of(who, "smaps"), take_smaps, &smaps) || smaps.overflow)
@@ -362,7 +384,8 @@ bool walk(const char *who, struct figures *out) {
     return same(&pagemap, &smaps.figures);
 }
 
-static void take_status(char *line, void *context) {
+static void take_status(char *line, void *context)
+{
     struct counters *counters = context;
 
     if (starts_with(line, "RssAnon:"))
@@ -377,7 +400,8 @@ static void take_status(char *line, void *context) {
         counters->threads = strtol(line + 8, NULL, 10);
 }
 
-void read_counters(const char *who, struct counters *out) {
+void read_counters(const char *who, struct counters *out)
+{
     memset(out, 0, sizeof(*out));
     each_line(open_of(who, "status"), take_status, out);
 }
