@@ -36,6 +36,7 @@ struct space {
     __u32 sync_round;  /* the last round of adopt_task that reported it */
     __s32 cached[4];   /* v5.5 to v6.1: what its threads keep to themselves, summed during a round */
     __u32 cache_round;
+    __u32 shared; /* has had further users */
 };
 
 struct {
@@ -47,24 +48,23 @@ struct {
 
 /*
  * Further processes that use an address space (vfork, CLONE_VM without CLONE_THREAD): whoever is left when the process
- * that it is shown under leaves. More than SHARERS_MAX at once are not remembered, and counted.
+ * that it is shown under leaves. A slot is taken by an insertion and freed by a deletion, each of which succeeds for
+ * one of those who race for it: tracing programs have no locks on v5.10. More than SHARERS_MAX at once are not
+ * remembered, and counted.
  */
-#define SHARERS_MAX 62
+#define SHARERS_MAX 32
 
-struct sharers {
-    struct bpf_spin_lock lock;
-    __u32 count;
-    __u32 tgids[SHARERS_MAX];
+struct sharer_slot {
+    __u64 mm;
+    __u64 slot;
 };
 
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
-    __uint(max_entries, 4096);
-    __type(key, __u64);
-    __type(value, struct sharers);
+    __uint(max_entries, 8192);
+    __type(key, struct sharer_slot);
+    __type(value, __u32); /* tgid */
 } sharers SEC(".maps");
-
-static const struct sharers no_sharers;
 
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);

@@ -65,7 +65,10 @@ static __always_inline __u32 folio_member(struct folio *folio)
     return mapping & PAGE_MAPPING_ANON ? EVENT_MEMBER_ANON : folio_file_member(folio);
 }
 
-/* The folio that a page of the older functions belongs to. */
+/*
+ * The folio that a page of the older functions belongs to. The page comes as a number (as_number), because the verifier
+ * lets us subtract a number only from another.
+ */
 static __always_inline struct folio *page_folio(struct page *page)
 {
     unsigned long head = BPF_CORE_READ(page, compound_head);
@@ -237,12 +240,13 @@ struct {
 SEC("fentry/page_add_file_rmap")
 int BPF_PROG(page_add_file_rmap, struct page *page, struct vm_area_struct *vma, __u64 compound)
 {
+    struct page *mapped = (void *)as_number(page);
     __u64 task = bpf_get_current_task();
     __u8 one = 1;
 
     if (settings.file_rmap_nests && bpf_map_update_elem(&inside_page_add_file_rmap, &task, &one, BPF_ANY))
         TALLY(lost_ring, 1);
-    return rmap_add_file(page_folio(page), page, vma, as_bool(compound) ? pmd_pages() : 1);
+    return rmap_add_file(page_folio(mapped), mapped, vma, as_bool(compound) ? pmd_pages() : 1);
 }
 
 SEC("fexit/page_add_file_rmap")
@@ -268,7 +272,9 @@ int BPF_PROG(folio_add_file_rmap_range, struct folio *folio, struct page *page, 
 SEC("fentry/page_remove_rmap")
 int BPF_PROG(page_remove_rmap, struct page *page, struct vm_area_struct *vma, __u64 compound)
 {
-    return rmap_remove(page_folio(page), page, vma, as_bool(compound) ? pmd_pages() : 1);
+    struct page *mapped = (void *)as_number(page);
+
+    return rmap_remove(page_folio(mapped), mapped, vma, as_bool(compound) ? pmd_pages() : 1);
 }
 
 #endif

@@ -27,61 +27,32 @@ static __always_inline bool torn_down(struct mm_struct *mm)
 
 static __always_inline void sharers_add(__u64 mm, __u32 tgid)
 {
-    struct sharers *s;
-    bool full = true;
+    struct sharer_slot key = {.mm = mm};
 
-    bpf_map_update_elem(&sharers, &mm, &no_sharers, BPF_NOEXIST);
-    s = bpf_map_lookup_elem(&sharers, &mm);
-    if (s) {
-        bpf_spin_lock(&s->lock);
-        if (s->count < SHARERS_MAX) {
-            s->tgids[s->count++] = tgid;
-            full = false;
-        }
-        bpf_spin_unlock(&s->lock);
+    for (__u64 slot = 0; slot < SHARERS_MAX; slot++) {
+        key.slot = slot;
+        if (!bpf_map_update_elem(&sharers, &key, &tgid, BPF_NOEXIST))
+            return;
     }
-    if (full)
-        TALLY(sharers_full, 1);
+    TALLY(sharers_full, 1);
 }
 
-static __always_inline void sharers_remove(__u64 mm, __u32 tgid)
+/* Frees the slot of one further user, or of any for tgid 0. Returns whose it was, 0 if there was none. */
+static __always_inline __u32 sharers_take(__u64 mm, __u32 tgid)
 {
-    struct sharers *s = bpf_map_lookup_elem(&sharers, &mm);
+    struct sharer_slot key = {.mm = mm};
+    __u32 *found, taken;
 
-    if (!s)
-        return;
-    bpf_spin_lock(&s->lock);
-    for (__u32 i = 0; i < SHARERS_MAX; i++) {
-        __u32 last = s->count - 1;
-
-        if (i < s->count && s->tgids[i] == tgid) {
-            if (last < SHARERS_MAX)
-                s->tgids[i] = s->tgids[last];
-            s->count = last;
-            break;
-        }
+    for (__u64 slot = 0; slot < SHARERS_MAX; slot++) {
+        key.slot = slot;
+        found = bpf_map_lookup_elem(&sharers, &key);
+        if (!found)
+            continue;
+        taken = *found;
+        if ((!tgid || taken == tgid) && !bpf_map_delete_elem(&sharers, &key))
+            return taken;
     }
-    bpf_spin_unlock(&s->lock);
-}
-
-/* Takes one of the other users off the list; 0 if there is none. */
-static __always_inline __u32 sharers_pop(__u64 mm)
-{
-    struct sharers *s = bpf_map_lookup_elem(&sharers, &mm);
-    __u32 tgid = 0;
-
-    if (!s)
-        return 0;
-    bpf_spin_lock(&s->lock);
-    if (s->count > 0) {
-        __u32 last = s->count - 1;
-
-        if (last < SHARERS_MAX)
-            tgid = s->tgids[last];
-        s->count = last;
-    }
-    bpf_spin_unlock(&s->lock);
-    return tgid;
+    return 0;
 }
 
 /* A process brings an address space that is new to the tree. A stale entry at the same address is overwritten. */
@@ -89,7 +60,6 @@ static __always_inline struct space *space_open(__u64 mm, __u32 tgid, __u32 pid)
 {
     struct space fresh = {.tgid = tgid, .pid = pid};
 
-    bpf_map_delete_elem(&sharers, &mm);
     if (bpf_map_update_elem(&spaces, &mm, &fresh, BPF_ANY)) {
         TALLY(spaces_full, 1);
         return 0;
@@ -100,8 +70,11 @@ static __always_inline struct space *space_open(__u64 mm, __u32 tgid, __u32 pid)
 /* A process starts to use an address space that another one may use already. Returns it if it is new to the tree. */
 static __always_inline struct space *space_join(__u64 mm, __u32 tgid, __u32 pid)
 {
-    if (!bpf_map_lookup_elem(&spaces, &mm))
+    struct space *space = space_of(mm);
+
+    if (!space)
         return space_open(mm, tgid, pid);
+    space->shared = 1;
     sharers_add(mm, tgid);
     return 0;
 }
@@ -112,21 +85,22 @@ static __always_inline struct space *space_join(__u64 mm, __u32 tgid, __u32 pid)
  */
 static __always_inline struct space *space_leave(__u64 mm, __u32 tgid)
 {
-    struct space *space = bpf_map_lookup_elem(&spaces, &mm);
-    struct process *next;
-    __u32 next_tgid;
+    struct space *space = space_of(mm);
+    struct process *next = 0;
+    __u32 next_tgid = 0;
 
     if (!space)
         return 0;
     if (space->tgid != tgid) {
-        sharers_remove(mm, tgid);
+        sharers_take(mm, tgid);
         return 0;
     }
-    next_tgid = sharers_pop(mm);
-    next = next_tgid ? process_of(next_tgid) : 0;
+    if (space->shared)
+        next_tgid = sharers_take(mm, 0);
+    if (next_tgid)
+        next = process_of(next_tgid);
     if (!next) {
         bpf_map_delete_elem(&spaces, &mm);
-        bpf_map_delete_elem(&sharers, &mm);
         return 0;
     }
     space->tgid = next_tgid;
