@@ -16,8 +16,10 @@ import json
 import re
 import struct
 import zlib
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias, TypeGuard
 
+from memtrack.errors import RecordingError
 from memtrack.events import RECORD_BYTES
 
 FORMAT: Final = "memtrack"
@@ -75,3 +77,70 @@ def unpack_metadata(content: bytes) -> tuple[dict[str, Any] | None, bool]:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
+
+
+def check_header(metadata: dict[str, Any]) -> dict[str, Any]:
+    """The header, where this version can read what follows it; members of an unexpected type are left out.
+
+    Raises RecordingError for what is no recording, or one whose records cannot be understood.
+    """
+    if metadata.get("format") != FORMAT:
+        raise RecordingError("it is not a memtrack recording", "memtrack reads what `memtrack record` writes")
+    version = metadata.get("version")
+    if not _is_count(version) or version == 0:
+        raise RecordingError("its header names no version", "the file is damaged")
+    if version > VERSION:
+        raise RecordingError(
+            f"it has version {version} of the format, and this memtrack reads up to {VERSION}", "upgrade memtrack"
+        )
+    header = {name: value for name, value in metadata.items() if name not in _HEADER or _HEADER[name](value)}
+    if header.get("event_size") != RECORD_BYTES or "byte_order" not in header or "page_size" not in header:
+        raise RecordingError("its header does not say how events are laid out", "the file is damaged")
+    return header
+
+
+def check_trailer(metadata: dict[str, Any]) -> dict[str, Any]:
+    """The trailer without members of an unexpected type."""
+    return {name: value for name, value in metadata.items() if name not in _TRAILER or _TRAILER[name](value)}
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
+
+
+def _is_offset(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 64
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _is_page_size(value: object) -> bool:
+    return isinstance(value, int) and value in {1 << shift for shift in range(12, 31)}
+
+
+def _is_sources(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(source, dict) for source in value.values())
+
+
+def _is_status(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        value.get(name) is None or _is_count(value.get(name)) for name in ("exit_code", "signal")
+    )
+
+
+_Check: TypeAlias = Callable[[object], bool]
+_HEADER: Final[dict[str, _Check]] = {
+    "byte_order": lambda value: value in ("little", "big"),
+    "page_size": _is_page_size,
+    "command": _is_texts,
+    "start_ns": _is_count,
+    "clock_offset_ns": _is_offset,
+    "sources": _is_sources,
+}
+_TRAILER: Final[dict[str, _Check]] = {
+    "lost_events": _is_count,
+    "end_ns": _is_count,
+    "status": _is_status,
+}

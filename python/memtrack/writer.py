@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO, Final, NoReturn, cast
 
 import zstandard
+
 from memtrack.container import (
     FORMAT,
     FRAME_EVENTS,
@@ -44,7 +45,7 @@ class Writer:
     """
 
     def __init__(self, file: int | BinaryIO, header: dict[str, Any], level: int = DEFAULT_LEVEL) -> None:
-        """`header` is completed with what the writer knows: format, version, event size and byte order."""
+        """Starts the recording. `self.header` is the header with format, version, event size and byte order added."""
         self._file = _unbuffered(file)
         self._compressor = zstandard.ZstdCompressor(
             compression_params=zstandard.ZstdCompressionParameters.from_level(
@@ -56,7 +57,8 @@ class Writer:
         self._failure: OutputError | None = None
         self._seekable = self._file.seekable()
         self._start = self._end = self._file.tell() if self._seekable else 0
-        self._write(skippable(HEADER_MAGIC, _header_content(header)), content_bytes=0)
+        self.header, content = _header(header)
+        self._write(skippable(HEADER_MAGIC, content), content_bytes=0)
 
     @property
     def written_bytes(self) -> int:
@@ -126,7 +128,8 @@ def _unbuffered(file: int | BinaryIO) -> io.RawIOBase | BinaryIO:
     return cast(BinaryIO, getattr(file, "raw", file))
 
 
-def _header_content(header: dict[str, Any]) -> bytes:
+def _header(header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """The whole header, and as it is written."""
     header = {
         "format": FORMAT,
         "version": VERSION,
@@ -136,10 +139,11 @@ def _header_content(header: dict[str, Any]) -> bytes:
     }
     content = pack_metadata(header)
     if len(content) > MAX_METADATA_BYTES:
-        content = pack_metadata(_with_command_cut(header))
+        header = _with_command_cut(header)
+        content = pack_metadata(header)
     if len(content) > MAX_METADATA_BYTES:
         raise ValueError(f"a header of {len(content)} bytes is more than readers accept")
-    return content
+    return header, content
 
 
 def _with_command_cut(header: dict[str, Any]) -> dict[str, Any]:
