@@ -1,0 +1,151 @@
+"""A recording that has been read: its figures, and its events for whoever wants more."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO, NamedTuple
+
+from memtrack import report
+from memtrack.errors import RecordingError
+from memtrack.events import ByteOrder, Event, decode
+from memtrack.reader import Reader
+from memtrack.timeline import Peak, Process, Result, Timeline
+
+
+class Status(NamedTuple):
+    """How the command ended; both None where it is not known. `signal` is the number of the one that ended it."""
+
+    exit_code: int | None
+    signal: int | None
+
+
+class Recording:
+    """What a recording says. Bytes are bytes, times are CLOCK_MONOTONIC nanoseconds, None is what was not observed.
+
+    `complete` is false where anything of the file is missing or damaged; `problems` says what. Lost events are another
+    matter: `lost_events` counts them, and a complete recording may have some.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | BinaryIO,
+        header: dict[str, Any],
+        trailer: dict[str, Any] | None,
+        result: Result,
+        problems: Sequence[str] = (),
+    ) -> None:
+        """`source` is what `events` reads; a file object is closed with the recording."""
+        self._source = source
+        self.header = header
+        self.trailer = trailer
+        self.problems = list(problems)
+        self.complete = trailer is not None and not self.problems
+        self.peak: Peak = result.peak
+        self.rmap_peak: Peak | None = result.rmap_peak
+        self.processes: list[Process] = result.processes
+        self.processes_left = result.processes_left
+        self.event_counts = result.events
+        end = trailer or {}
+        self.lost_events: int = max(result.lost_events, end.get("lost_events", 0))
+        self.command: list[str] = header.get("command", [])
+        self.page_size: int = header["page_size"]
+        self.sources = _sources(header)
+        self.start_ns: int | None = header.get("start_ns", result.first_ns)
+        self.end_ns: int | None = end.get("end_ns", result.last_ns)
+        status = end.get("status", {})
+        self.status = Status(status.get("exit_code"), status.get("signal"))
+
+    @property
+    def duration_ns(self) -> int | None:
+        """From the start of the recording to its end, or to the last event where the end is missing."""
+        if self.start_ns is None or self.end_ns is None:
+            return None
+        return max(0, self.end_ns - self.start_ns)
+
+    def events(self) -> Iterator[Event]:
+        """Every event, in the order of the file, read again from it.
+
+        A LOST event of count 0 stands where a damaged frame was left out. Raises RecordingError where the file can be
+        read no more.
+        """
+        if not isinstance(self._source, (str, os.PathLike)):
+            try:
+                self._source.seek(0)
+            except (OSError, ValueError) as error:  # a pipe; a closed file
+                raise RecordingError("the recording cannot be read again", "record into a file") from error
+        with Reader(self._source) as reader:
+            order: ByteOrder = reader.header["byte_order"]
+            for frame in reader.frames():
+                yield from decode(frame, order)
+
+    def report(self) -> dict[str, Any]:
+        """What `memtrack report --json` prints."""
+        return report.to_json(self)
+
+    def close(self) -> None:
+        """Closes the file behind a recording that was made without a path. The figures stay."""
+        if not isinstance(self._source, (str, os.PathLike)):
+            self._source.close()
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"<memtrack.Recording of {self.command!r}: peak {self.peak.rss_bytes} bytes, "
+            f"{len(self.processes)} processes, {'complete' if self.complete else 'not complete'}>"
+        )
+
+
+def open(path: str | os.PathLike[str] | BinaryIO) -> Recording:  # noqa: A001 # memtrack.open is the contract's name
+    """Reads a recording, in memory bounded by the number of its processes.
+
+    Raises RecordingError where nothing can be read. A file that was cut or damaged gives what is whole, and its
+    recording is not `complete`.
+    """
+    with Reader(path) as reader:
+        timeline = Timeline.of_header(reader.header)
+        for frame in reader.frames():
+            timeline.feed(frame)
+        return Recording(path, reader.header, reader.trailer, timeline.result(), reader.problems)
+
+
+def of(
+    file: BinaryIO,
+    header: dict[str, Any],
+    trailer: dict[str, Any] | None,
+    result: Result,
+    problems: Sequence[str] = (),
+) -> Recording:
+    """The recording that has just been written to `file`, without reading it; `trailer` is None if it has none.
+
+    Where the file was opened for writing only, its name is what `Recording.events` opens.
+    """
+    name = getattr(file, "name", None)
+    source = name if isinstance(name, str) and not file.readable() else file
+    return Recording(source, header, trailer, result, problems)
+
+
+def _sources(header: dict[str, Any]) -> dict[str, Any]:
+    """The header's "sources", whole and of the types that the report promises."""
+    sources = header.get("sources", {})
+    rss, rmap, lifecycle = (sources.get(name, {}) for name in ("rss", "rmap", "lifecycle"))
+    return {
+        "rss": {"hook": _text(rss, "hook"), "reason": _text(rss, "reason")},
+        "rmap": {"tier": _text(rmap, "tier"), "hooks": _texts(rmap, "hooks"), "reason": _text(rmap, "reason")},
+        "lifecycle": {"hooks": _texts(lifecycle, "hooks"), "reason": _text(lifecycle, "reason")},
+    }
+
+
+def _text(source: dict[str, Any], name: str) -> str | None:
+    value = source.get(name)
+    return value if isinstance(value, str) else None
+
+
+def _texts(source: dict[str, Any], name: str) -> list[str]:
+    value = source.get(name)
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
