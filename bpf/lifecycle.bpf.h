@@ -94,7 +94,7 @@ int BPF_PROG(sched_process_exec, struct task_struct *task)
     }
     e = lifecycle_reserve(EVENT_TYPE_EXEC, pid);
     if (e) {
-        bpf_probe_read_kernel(e->exec.comm, sizeof(e->exec.comm), task->comm);
+        bpf_probe_read_kernel_str(e->exec.comm, sizeof(e->exec.comm), task->comm);
         bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
     }
     process->state = PROCESS_MEMBER;
@@ -153,7 +153,7 @@ static __always_inline void adopt(struct task_struct *task, __u32 tgid, __u64 mm
     TALLY(adopted, 1);
     e = lifecycle_reserve(EVENT_TYPE_ADOPT, pid);
     if (e) {
-        bpf_probe_read_kernel(e->adopt.comm, sizeof(e->adopt.comm), task->group_leader->comm);
+        bpf_probe_read_kernel_str(e->adopt.comm, sizeof(e->adopt.comm), task->group_leader->comm);
         e->adopt.parent_pid = shown_pid(task->real_parent);
         bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
     }

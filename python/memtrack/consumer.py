@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable
 
 from memtrack.container import FRAME_EVENTS
-from memtrack.errors import MemtrackError
 from memtrack.events import RECORD_BYTES, lost
 from memtrack.loader import Probes
 from memtrack.ringbuf import RingBuffer
@@ -58,8 +57,9 @@ class Consumer:
         self._lost_known = 0
         self.lost_events = 0
         self.failure: BaseException | None = None
+        """What ended a thread early or kept records from the sink; the rest has been gone through."""
         self._threads = [
-            threading.Thread(target=self._guard, args=(work,), name=f"memtrack-{name}", daemon=True)
+            threading.Thread(target=work, name=f"memtrack-{name}", daemon=True)
             for name, work in (("drain", self._drain), ("write", self._write))
         ]
 
@@ -78,14 +78,15 @@ class Consumer:
         """Puts a record where its time belongs; from any thread."""
         self._marks.append((time_ns, record))
 
-    def _guard(self, work: Callable[[], None]) -> None:
+    def _drain(self) -> None:
         try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - reported by whoever stops us; a thread has nobody to tell
+            self._drain_until_stopped()
+        except BaseException as error:
             self.failure = self.failure or error
+        finally:
             self._full.put(None)
 
-    def _drain(self) -> None:
+    def _drain_until_stopped(self) -> None:
         buffer, used, since = self._free.get(), 0, time.monotonic_ns()
         checked = since
         while True:
@@ -104,7 +105,6 @@ class Consumer:
             if not used:
                 since = now
             if done:
-                self._full.put(None)
                 return
 
     def _place_marks(self, buffer: bytearray, used: int) -> int:
@@ -132,8 +132,12 @@ class Consumer:
     def _write(self) -> None:
         while (item := self._full.get()) is not None:
             buffer, used = item
-            with memoryview(buffer) as view:
-                self._sink(view[:used])
+            try:
+                with memoryview(buffer) as view, view[:used] as records:
+                    self._sink(records)
+            except BaseException as error:
+                # Buffers go on circulating: the drainer must not wait for one for ever.
+                self.failure = self.failure or error
             self._free.put(buffer)
 
 
@@ -147,7 +151,3 @@ def _position_of(buffer: bytearray, used: int, time_ns: int) -> int:
         else:
             high = middle
     return low * RECORD_BYTES
-
-
-class ConsumerFailed(MemtrackError):
-    """A thread of the consumer ended early; the recording has what came before."""

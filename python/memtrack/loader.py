@@ -63,7 +63,7 @@ class Probes:
     """A loaded and attached BPF object. Closing it leaves nothing behind in the kernel."""
 
     def __init__(self, plan: Plan, machine: Machine, ring_bytes: int) -> None:
-        """Raises _Refusal with the program that the kernel refused, or LoadError."""
+        """Raises _RefusedError with the program that the kernel refused, or LoadError."""
         self.plan = plan
         # Few wake-ups, and most of the ring for what comes while the consumer is on its way.
         self.ring_wakeup_bytes = ring_bytes // 16
@@ -101,7 +101,7 @@ class Probes:
             log = self.log
             failed = _FAILED_PROGRAM.search(log)
             if failed:
-                raise _Refusal(failed[1], _summary(log, error), log)
+                raise _RefusedError(failed[1], _summary(log, error), log)
             raise _cannot_load(error, log)
 
     def _attach(self) -> None:
@@ -109,11 +109,11 @@ class Probes:
             if program in _RUN_ONCE:
                 result = lib.probes__run(self._probes, program.encode())
                 if result:
-                    raise _Refusal(program, _message(result), self.log)
+                    raise _RefusedError(program, _message(result), self.log)
                 continue
             error = lib.probes__attach(self._probes, program.encode())
             if error:
-                raise _Refusal(program, _message(error), self.log)
+                raise _RefusedError(program, _message(error), self.log)
 
     def detach_all_but_iterators(self) -> None:
         """No hook of ours runs any more; tasks can still be walked."""
@@ -183,7 +183,7 @@ class Probes:
         self._probes = ffi.NULL
 
 
-class _Refusal(Exception):
+class _RefusedError(Exception):
     def __init__(self, program: str, reason: str, log: str) -> None:
         super().__init__(program, reason)
         self.program = program
@@ -209,7 +209,7 @@ def load(facts: KernelFacts, *, rmap: bool, ring_bytes: int, machine: Machine | 
             )
         try:
             return Probes(plan, machine, ring_bytes)
-        except _Refusal as refusal:
+        except _RefusedError as refusal:
             if refusal.program in refused:
                 raise LoadError(f"cannot load {refusal.program}: {refusal.reason}") from None
             refused[refusal.program] = refusal.reason

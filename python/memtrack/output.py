@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from memtrack.errors import OutputError
 from memtrack.invoker import Invoker
@@ -28,12 +29,12 @@ _REMEDIES = {
 
 
 def create(path: str | os.PathLike[str], invoker: Invoker, *, overwrite: bool = False) -> BinaryIO:
-    """Opens `path` for writing, unbuffered, with the rights of `invoker`, who owns the file.
+    """Opens `path` for writing and reading back, unbuffered, with the rights of `invoker`, who owns the file.
 
     The last part of the path is never followed where it is a link, and what exists is only replaced where `overwrite`
     says so and it is a regular file. Not for use while other threads depend on the effective user id.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         with _rights_of(invoker):
             fd = os.open(path, flags | (0 if overwrite else os.O_EXCL), 0o666)
@@ -44,7 +45,7 @@ def create(path: str | os.PathLike[str], invoker: Invoker, *, overwrite: bool = 
     except BaseException:
         os.close(fd)
         raise
-    return open(fd, "wb", buffering=0)  # noqa: SIM115 - the caller owns it
+    return cast(BinaryIO, io.FileIO(fd, "r+b"))
 
 
 def remove(path: str | os.PathLike[str], invoker: Invoker) -> None:

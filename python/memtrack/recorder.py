@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-import signal
 import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any, BinaryIO
 
@@ -83,7 +83,7 @@ class Tracker:
             self._file: Any = self._output or tempfile.TemporaryFile(prefix="memtrack-")
             self._start_ns = time.monotonic_ns()
             self._writer = Writer(self._file, self._header())
-            self._timeline = Timeline()
+            self._timeline = Timeline.of_header(self._writer.header)
             self._consumer = Consumer(self._probes, self._ring, self._take)
             self._consumer.start()
         except BaseException:
@@ -102,9 +102,8 @@ class Tracker:
         finally:
             self._unload()
         self._finish(left)
-        failure = self._write_failure or self._consumer.failure
-        if failure is not None and error is None:
-            raise failure
+        if self._failure is not None and error is None:
+            raise self._failure
 
     @property
     def plan(self) -> Plan:
@@ -204,16 +203,21 @@ class Tracker:
             "lost_events": self._consumer.lost_events,
             "status": _status(self._root),
             "end_ns": time.monotonic_ns(),
-            "peak": summary.peak,
-            "rmap_peak": summary.rmap_peak,
+            "peak": asdict(summary.peak),
+            "rmap_peak": None if summary.rmap_peak is None else asdict(summary.rmap_peak),
             "processes_left": members_left,
         }
-        if self._write_failure is None and self._consumer.failure is None:
+        if self._failure is None:
             try:
                 self._writer.finish(trailer)
-            except MemtrackError as failure:
-                self._write_failure = failure
-        self._recording = recording.of(self._file, self._header_written, trailer, summary)
+            except MemtrackError as error:
+                self._write_failure = error
+        problems = [] if self._failure is None else [str(self._failure)]
+        self._recording = recording.of(self._file, self._writer.header, trailer, summary, problems)
+
+    @property
+    def _failure(self) -> BaseException | None:
+        return self._write_failure or self._consumer.failure
 
     def _unload(self) -> None:
         if self._ring is not None:

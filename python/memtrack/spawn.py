@@ -31,7 +31,7 @@ def start(command: Sequence[Argument], invoker: Invoker, **options: Any) -> Proc
         options |= {"user": invoker.uid, "group": invoker.gid, "extra_groups": invoker.groups}
         options["env"] = {**os.environ, **invoker.environment} if environment is None else environment
     try:
-        return subprocess.Popen(command, **options)  # noqa: S603 - running it is the point
+        return subprocess.Popen(command, **options)
     except (OSError, ValueError) as error:
         raise _cannot_run(command[0], error) from error
 
