@@ -1,0 +1,257 @@
+"""Run a command or the test suite on real kernels, each in a guest under QEMU.
+
+python -m tests.vmtest 6.12 -- CMD...    run one command on one kernel: its output, its exit status
+python -m tests.vmtest 6.12 7.3          run the suite on these kernels
+python -m tests.vmtest                   run the suite on every kernel of the matrix
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.vmtest import fetch, initramfs, matrix, qemu, results
+from tests.vmtest.matrix import Kernel, Matrix, MatrixError
+
+RESULTS = initramfs.CHECKOUT / "build" / "vmtest"
+# As timeout(1) and env(1) end: out of time, and failed before the command could tell.
+EXIT_TIMED_OUT = 124
+EXIT_NO_STATUS = 125
+CONSOLE_LINES_SHOWN = 30
+# TCG runs a guest at about a tenth of the host's speed; the whole suite is a matter of minutes there.
+SUITE_TIMEOUT_S = 3600
+COMMAND_TIMEOUT_S = 600
+
+
+def main(arguments: Sequence[str]) -> int:
+    head, command = split_command(arguments)
+    options = parser().parse_args(head)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that guests are ended on the way out
+    try:
+        rows = matrix.load()
+        if options.list:
+            return show(rows)
+        if options.check_archive:
+            return check_archive(rows)
+        if options.table:
+            return show_table(rows)
+        chosen = [rows.kernel(name) for name in options.kernels] or [
+            kernel for kernel in rows.kernels if kernel.ci or not options.ci
+        ]
+        if command is None:
+            return run_suite(rows, chosen, options)
+        if len(options.kernels) != 1:
+            raise MatrixError("a command runs on one kernel: name it")
+        return run_command(rows, chosen[0], command, options)
+    except MatrixError as error:
+        print(f"vmtest: {error}", file=sys.stderr)
+        return EXIT_NO_STATUS
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def split_command(arguments: Sequence[str]) -> tuple[list[str], list[str] | None]:
+    """What stands before `--`, and the command after it; None if there is no `--`."""
+    if "--" not in arguments:
+        return list(arguments), None
+    at = list(arguments).index("--")
+    return list(arguments[:at]), list(arguments[at + 1 :])
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.vmtest", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="a row of kernels.toml")
+    parser.add_argument("--list", action="store_true", help="list the matrix")
+    parser.add_argument(
+        "--check-archive", action="store_true", help="fail if the archive and the matrix have different series"
+    )
+    parser.add_argument("--table", action="store_true", help="print pages off, kernel by workload, of the last runs")
+    parser.add_argument("--ci", action="store_true", help="of the matrix, only the rows that CI runs")
+    parser.add_argument("--add", action="append", default=[], type=Path, metavar="PATH", help="take a file along")
+    parser.add_argument("--boot", default="", metavar="ARGS", help="add to the kernel's command line")
+    parser.add_argument("--memory", type=int, metavar="MIB", help="memory of the guest")
+    parser.add_argument("--accelerator", default="tcg,thread=multi", help="QEMU's -accel (kvm, where it works)")
+    parser.add_argument("--timeout", type=float, metavar="S", help="end the guest after so many seconds")
+    parser.add_argument("--pytest", action="append", default=[], metavar="ARG", help="hand ARG to the suite's pytest")
+    return parser
+
+
+def show(rows: Matrix) -> int:
+    for kernel in rows.kernels:
+        print(f"{kernel.name:12} {kernel.arch:6} rss={kernel.rss:8} rmap={kernel.rmap:8} {kernel.why}")
+    return 0
+
+
+def check_archive(rows: Matrix) -> int:
+    """Compare the series of the matrix with those of the archive, by architecture and flavour."""
+    differences = 0
+    for arch, flavour in dict.fromkeys((kernel.arch, kernel.flavour) for kernel in rows.kernels):
+        mine = {kernel.series for kernel in rows.kernels if (kernel.arch, kernel.flavour) == (arch, flavour)}
+        if not flavour.startswith("cloud-amd64"):
+            continue  # the others stand for one property each, not for every series
+        archive = fetch.Archive(arch, rows.suites)
+        archive.update(max_age_s=0)
+        theirs = [fetch.release_series(release.name) for release in archive.releases(flavour)]
+        missing, gone = fetch.series_difference(sorted(mine), theirs)
+        for series in missing:
+            print(f"{series} ({flavour}): in the archive, not in the matrix (add a row to kernels.toml)")
+        for series in gone:
+            print(f"{series} ({flavour}): in the matrix, no longer in the archive (runs only from a cache)")
+        differences += len(missing) + len(gone)
+    if not differences:
+        print("the matrix has every series that the archive has")
+    return 1 if differences else 0
+
+
+def show_table(rows: Matrix) -> int:
+    verdicts = [verdict for kernel in rows.kernels if (verdict := results.load(RESULTS / kernel.name))]
+    if not verdicts:
+        raise MatrixError("the suite has not run yet (python -m tests.vmtest)")
+    print(results.table(verdicts), end="")
+    return 0
+
+
+def run_command(rows: Matrix, kernel: Kernel, command: list[str], options: argparse.Namespace) -> int:
+    if not command:
+        raise MatrixError("no command after --")
+    timeout_s = options.timeout or COMMAND_TIMEOUT_S
+    guest_files = [*options.add, *program_files(command[0])]
+    with results_folder(f"run-{kernel.name}") as folder:
+        with prepared(rows, kernel, command, guest_files, folder, options) as (guest, _):
+            outcome = guest.run(lambda data: write_all(1, data), lambda data: write_all(2, data), timeout_s)
+        results.unpack(outcome.results, folder)
+        console = console_end(folder)
+    if outcome.timed_out:
+        print(f"vmtest: ended after {timeout_s:.0f} s", file=sys.stderr)
+        return EXIT_TIMED_OUT
+    if outcome.status is None:
+        print(
+            f"vmtest: the guest ended without an exit status; its console's end:\n{console}",
+            file=sys.stderr,
+        )
+        return EXIT_NO_STATUS
+    return outcome.status
+
+
+def run_suite(rows: Matrix, kernels: Sequence[Kernel], options: argparse.Namespace) -> int:
+    """Run the suite on each kernel in turn; one guest at a time, as each wants all processors."""
+    failed = 0
+    for kernel in kernels:
+        verdict = suite_on(rows, kernel, options)
+        print(results.line(verdict), flush=True)
+        for problem in verdict.problems:
+            print(f"    {problem}", flush=True)
+        failed += bool(verdict.problems)
+    print(f"vmtest: {len(kernels) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+def suite_on(rows: Matrix, kernel: Kernel, options: argparse.Namespace) -> results.Verdict:
+    command = ["sh", "tests/vmtest/guest-suite.sh", *options.pytest]
+    with results_folder(kernel.name) as folder:
+        with (
+            prepared(rows, kernel, command, options.add, folder, options) as (guest, release),
+            (folder / "output.log").open("wb") as log,
+        ):
+            outcome = guest.run(log.write, log.write, options.timeout or SUITE_TIMEOUT_S)
+        results.unpack(outcome.results, folder)
+        verdict = results.judge(kernel, release, outcome.status, folder, outcome.duration_s)
+        results.save(verdict, folder)
+    return verdict
+
+
+@contextlib.contextmanager
+def prepared(
+    rows: Matrix,
+    kernel: Kernel,
+    command: Sequence[str],
+    files: Sequence[Path],
+    folder: Path,
+    options: argparse.Namespace,
+) -> Iterator[tuple[qemu.Guest, str]]:
+    """A guest ready to run the command, and the release of its kernel; what it boots from is gone afterwards."""
+    build_workloads()
+    unpacked = fetch.Archive(kernel.arch, rows.suites).kernel(kernel)
+    cache = fetch.cache_dir()
+    environment = {
+        "PATH": initramfs.guest_path(),
+        "HOME": "/root",
+        "VMTEST_KERNEL": kernel.name,
+        "VMTEST_RSS": kernel.rss,
+        "VMTEST_RMAP": kernel.rmap,
+        "VMTEST_RESULTS": "/results",
+    }
+    parts = [initramfs.base(cache), initramfs.module_archive(cache, unpacked.release, unpacked.modules)]
+    with tempfile.TemporaryDirectory(prefix="vmtest-") as temporary:
+        initrd = Path(temporary, "initrd")
+        with initrd.open("wb") as stream:
+            for part in parts:
+                with part.open("rb") as source:
+                    shutil.copyfileobj(source, stream)
+            initramfs.write_run(stream, command, environment, [path.absolute() for path in files])
+        guest = qemu.Guest(
+            arch=kernel.arch,
+            vmlinuz=unpacked.vmlinuz,
+            initrd=initrd,
+            console_log=folder / "console.log",
+            boot=f"{kernel.boot} {options.boot}".strip(),
+            memory_mib=options.memory or kernel.memory_mib,
+            processors=kernel.processors,
+            accelerator=options.accelerator,
+        )
+        yield guest, unpacked.release
+
+
+def build_workloads() -> None:
+    """Compile what the guest is to run: it has no compiler."""
+    made = subprocess.run(
+        ["make", "-s", "-C", "tests/workloads"], cwd=initramfs.CHECKOUT, capture_output=True, text=True
+    )
+    if made.returncode:
+        raise MatrixError(f"cannot build the workloads: {made.stderr.strip()}")
+
+
+def program_files(program: str) -> list[Path]:
+    """The host's file behind a command's first word, which is taken along if the guest may lack it."""
+    found = shutil.which(program, path=initramfs.guest_path())
+    if found is None or Path(found).is_relative_to(sys.prefix):
+        return []
+    return [Path(found)]
+
+
+@contextlib.contextmanager
+def results_folder(name: str) -> Iterator[Path]:
+    """A folder to fill, which then replaces the last of its name whole: old files must not be taken for new ones."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=RESULTS))
+    try:
+        yield folder
+    finally:
+        folder.chmod(0o755)
+        shutil.rmtree(RESULTS / name, ignore_errors=True)
+        folder.rename(RESULTS / name)
+
+
+def console_end(folder: Path) -> str:
+    log = folder / "console.log"
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return "\n".join(lines[-CONSOLE_LINES_SHOWN:])
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,59 @@
+#!/bin/busybox sh
+# PID 1 of a guest: mount what tests expect, run one command, hand its output and exit status to the host, end.
+# The root is the initramfs; it says what it was told to run in /run/vmtest.
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+
+mount -t devtmpfs -o exec dev /dev
+mkdir -p /dev/pts /dev/shm /dev/hugepages
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devpts devpts /dev/pts
+mount -t tmpfs shm /dev/shm
+mount -t hugetlbfs hugetlb /dev/hugepages
+# Each of these may be missing from a kernel's configuration; the test that needs it says so.
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mount -t bpf bpf /sys/fs/bpf
+mount -t tracefs trace /sys/kernel/tracing
+mount -t debugfs debug /sys/kernel/debug
+mount -t securityfs security /sys/kernel/security
+ln -sf /proc/self/fd /dev/fd
+ln -sf /proc/self/fd/0 /dev/stdin
+ln -sf /proc/self/fd/1 /dev/stdout
+ln -sf /proc/self/fd/2 /dev/stderr
+ip link set lo up
+hostname vmtest
+
+# The device of a channel to the host, by the channel's name.
+channel() {
+	for port in /sys/class/virtio-ports/*; do
+		[ "$(cat "$port/name")" = "$1" ] && echo "/dev/${port##*/}" && return
+	done
+	echo "vmtest: this kernel offers no channel $1 to the host" >/dev/console
+	reboot -f
+}
+
+modprobe -q -a virtio_pci virtio_console
+modprobe -q nvme
+stdout=$(channel stdout) stderr=$(channel stderr) status=$(channel status) results=$(channel results)
+
+if [ -e /dev/nvme0n1 ] && { modprobe -q ext4; mount -t ext4 /dev/nvme0n1 /mnt/ext4; }; then chmod 1777 /mnt/ext4; fi
+
+# Pipes, not the ports themselves: a port can be open once only, and programs should see an ordinary pipe.
+mkfifo /run/vmtest/stdout /run/vmtest/stderr
+cat /run/vmtest/stdout >"$stdout" &
+readers=$!
+cat /run/vmtest/stderr >"$stderr" &
+readers="$readers $!"
+sh /run/vmtest/command </dev/null >/run/vmtest/stdout 2>/run/vmtest/stderr
+code=$?
+
+# What the command left running would hold the pipes open for ever.
+for process in /proc/[0-9]*; do
+	pid=${process##*/}
+	case " 1 $readers " in *" $pid "*) continue ;; esac
+	[ -e "$process/exe" ] && kill -KILL "$pid" 2>/dev/null
+done
+wait $readers
+tar -cf - -C /results . >"$results"
+echo "$code" >"$status"
+reboot -f

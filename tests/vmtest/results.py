@@ -1,0 +1,171 @@
+"""What came of the suite on a kernel: verdicts from the files that the guest left, and the table over all kernels."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.vmtest.matrix import Kernel
+
+JUNIT = "junit.xml"
+DOCTOR = "doctor.json"
+VERDICT = "verdict.json"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One test on one kernel. `properties` are what it stated with pytest's record_property."""
+
+    name: str
+    outcome: str  # passed, failed, skipped
+    detail: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`problems` is empty if the kernel passed."""
+
+    kernel: str
+    release: str
+    problems: tuple[str, ...]
+    cases: tuple[Case, ...]
+    duration_s: float
+
+    def count(self, outcome: str) -> int:
+        return sum(case.outcome == outcome for case in self.cases)
+
+
+def parse_junit(text: str) -> list[Case]:
+    """Cases of pytest's JUnit file. A test that failed and then failed again in its teardown is one failed case."""
+    cases: dict[str, Case] = {}
+    for element in ElementTree.fromstring(text).iter("testcase"):
+        name = f"{element.get('classname', '')}::{element.get('name', '')}"
+        outcome, detail = "passed", ""
+        for tag, meaning in (("skipped", "skipped"), ("failure", "failed"), ("error", "failed")):
+            found = element.find(tag)
+            if found is not None:
+                outcome, detail = meaning, found.get("message", "")
+        properties = {p.get("name", ""): p.get("value", "") for p in element.iterfind("properties/property")}
+        earlier = cases.get(name)
+        if earlier is not None and earlier.outcome == "failed":
+            continue
+        cases[name] = Case(name, outcome, detail, properties)
+    return list(cases.values())
+
+
+def unpack(archive: bytes, folder: Path) -> None:
+    """Write the files of the guest's results into `folder`; its plain files only, under their last names."""
+    if not archive:
+        return
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        for member in tar:
+            source = tar.extractfile(member) if member.isfile() else None
+            if source is not None:
+                (folder / Path(member.name).name).write_bytes(source.read())
+
+
+def tier_problems(kernel: Kernel, doctor: str | None) -> list[str]:
+    """Where the kernel reaches another tier than its row says; `doctor` is the output of `memtrack doctor --json`."""
+    try:
+        sources = json.loads(doctor or "")["sources"]
+        reached = {layer: (sources[layer]["tier"] or "off", sources[layer]["reason"]) for layer in ("rss", "rmap")}
+    except (ValueError, KeyError, TypeError) as error:
+        return [f"memtrack doctor --json gave nothing to go by: {error!r}"]
+    problems = []
+    for layer, wanted in (("rss", kernel.rss), ("rmap", kernel.rmap)):
+        tier, reason = reached[layer]
+        if tier != wanted:
+            problems.append(f"{layer} must reach tier {wanted} and is {tier}{f' ({reason})' if reason else ''}")
+    return problems
+
+
+def judge(kernel: Kernel, release: str, status: int | None, folder: Path, duration_s: float) -> Verdict:
+    """The verdict from the exit status of guest-suite.sh (None: it never told one) and the files it left."""
+    problems = []
+    cases: list[Case] = []
+    if status is None:
+        problems.append("the guest ended without a result (see console.log)")
+    else:
+        doctor = folder / DOCTOR
+        problems += tier_problems(kernel, doctor.read_text() if doctor.exists() else None)
+        if status:
+            problems.append(f"the suite ended with {status}")
+    junit = folder / JUNIT
+    if junit.exists():
+        cases = parse_junit(junit.read_text())
+        problems += [f"{case.name}: {case.detail}".splitlines()[0] for case in cases if case.outcome == "failed"]
+    if status is not None and not any(case.outcome == "passed" for case in cases):
+        problems.append("no test passed")
+    return Verdict(kernel.name, release, tuple(problems), tuple(cases), duration_s)
+
+
+def save(verdict: Verdict, folder: Path) -> None:
+    data = {
+        "kernel": verdict.kernel,
+        "release": verdict.release,
+        "problems": list(verdict.problems),
+        "duration_s": round(verdict.duration_s, 1),
+        "cases": [vars(case) for case in verdict.cases],
+    }
+    (folder / VERDICT).write_text(json.dumps(data, indent=1) + "\n")
+
+
+def load(folder: Path) -> Verdict | None:
+    """The verdict saved in a kernel's folder, or None if the suite has not run on it."""
+    file = folder / VERDICT
+    if not file.exists():
+        return None
+    data = json.loads(file.read_text())
+    cases = tuple(Case(**case) for case in data["cases"])
+    return Verdict(data["kernel"], data["release"], tuple(data["problems"]), cases, data["duration_s"])
+
+
+def line(verdict: Verdict) -> str:
+    """One line on a kernel for a person."""
+    word = "FAILED" if verdict.problems else "passed"
+    counts = f"{verdict.count('passed')} passed, {verdict.count('failed')} failed, {verdict.count('skipped')} skipped"
+    return f"{verdict.kernel:12} {verdict.release:28} {word}  {counts} in {verdict.duration_s:.0f} s"
+
+
+def cell(case: Case | None) -> str:
+    """Pages off in the rss layer and in the rmap layer, as `rss/rmap`; a bound that is not 0 stands behind.
+
+    `-` is a layer that this kernel does not have, an empty cell a workload that was not run on it.
+    """
+    if case is None:
+        return ""
+    if case.outcome != "passed":
+        return case.outcome
+    bound = case.properties.get("bound_rss", "0")
+    rss = case.properties.get("pages_off_rss", "-") + (f" (≤ {bound})" if bound != "0" else "")
+    return f"{rss} / {case.properties.get('pages_off_rmap', '-')}"
+
+
+def table(verdicts: Sequence[Verdict]) -> str:
+    """Markdown: a row per workload, a column per kernel, pages off in each cell."""
+    measured = [{c.name: c for c in v.cases if states_pages(c)} for v in verdicts]
+    everywhere = [{c.name: c for c in v.cases} for v in verdicts]
+    rows = sorted({name for cases in measured for name in cases})
+    lines = [_row(["workload", *(v.kernel for v in verdicts)]), _row(["---"] * (len(verdicts) + 1))]
+    lines += [_row([_title(name), *(cell(cases.get(name)) for cases in everywhere)]) for name in rows]
+    return "\n".join(lines) + "\n"
+
+
+def states_pages(case: Case) -> bool:
+    return any(name.startswith("pages_off_") for name in case.properties)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _title(name: str) -> str:
+    """A workload as the table names it: the parameter of its test, or the test itself."""
+    test = name.rsplit("::", 1)[-1]
+    return test[test.index("[") + 1 : -1] if test.endswith("]") else test.removeprefix("test_")
