@@ -38,7 +38,7 @@ def collect() -> dict[str, Any]:
 
     ``layers`` has the layers rss, lifecycle, rmap and adopt; ``answer`` is "yes", "no" or "could not tell" everywhere.
     """
-    facts = features.probe()
+    facts = features.probe(kallsyms=features.KALLSYMS)
     attempt = try_layers(facts)
     environment = [*features.environment(), features.try_tp_btf(), features.try_fentry()]
     return describe(facts, attempt, environment)

@@ -23,6 +23,7 @@ from memtrack.errors import LoadError
 from memtrack.hooks import FUNCTIONS, MEMBERS, TRACEPOINTS, KernelFacts, changes_rmap
 
 __all__ = [
+    "KALLSYMS",
     "Answer",
     "Finding",
     "KernelFacts",
@@ -43,6 +44,7 @@ __all__ = [
 ]
 
 PROC = Path("/proc")
+KALLSYMS = PROC / "kallsyms"
 SYS = Path("/sys")
 
 # include/uapi/linux/capability.h
@@ -75,10 +77,11 @@ class Finding:
 # --- the kernel's BTF -----------------------------------------------------------------------------------------------
 
 
-def probe(btf_path: str | os.PathLike[str] | None = None) -> KernelFacts:
+def probe(btf_path: str | os.PathLike[str] | None = None, kallsyms: Path | None = None) -> KernelFacts:
     """Ask the running kernel's BTF, or a BTF or ELF file, everything that `hooks.choose` wants to know.
 
-    It never raises for what a kernel lacks: that no BTF can be read is `KernelFacts.problem`.
+    Whoever wants the rmap layer gives `KALLSYMS` too, which takes a tenth of a second to read. It never raises for what
+    a kernel lacks: that no BTF can be read is `KernelFacts.problem`.
     """
     try:
         with _open_btf(btf_path) as kernel:
@@ -92,6 +95,7 @@ def probe(btf_path: str | os.PathLike[str] | None = None) -> KernelFacts:
                     name: types for name in sorted(TRACEPOINTS) if (types := kernel.tracepoint(name)) is not None
                 },
                 members={name: kind for name in sorted(MEMBERS) if (kind := kernel.member(name)) is not None},
+                clones=_clones(kallsyms) if kallsyms else frozenset(),
             )
     except OSError as error:
         what = "the kernel's BTF" if btf_path is None else f"BTF from {os.fspath(btf_path)}"
@@ -103,6 +107,13 @@ def probe(btf_path: str | os.PathLike[str] | None = None) -> KernelFacts:
 def _function_names(kernel: _KernelBtf) -> set[str]:
     families = (kernel.functions(prefix, "rmap") for prefix in ("folio_", "page_"))
     return {*FUNCTIONS, *(name for names in families for name in names if changes_rmap(name))}
+
+
+def _clones(kallsyms: Path) -> frozenset[str]:
+    text = _try_read(kallsyms, -1)
+    # Those that begin in a function, and not the unlikely rest of one that GCC moves away (.cold).
+    found = re.findall(rb" [tT] (\w+_rmap\w*\.(?!cold)\S+)", text) if isinstance(text, bytes) else []
+    return frozenset(name for name in map(bytes.decode, found) if name.partition(".")[0] in FUNCTIONS)
 
 
 class _KernelBtf:

@@ -47,6 +47,9 @@ class KernelFacts:
     """The types of each tracepoint's arguments, as in ``struct mm_struct *``; BTF has no names for them."""
     members: Mapping[str, str] = field(default_factory=dict)
     """The type of each struct member, as in ``{"mm_struct.rss_stat": "array percpu_counter"}``."""
+    clones: frozenset[str] = frozenset()
+    """Copies that the compiler made of functions, as in ``page_remove_rmap.constprop.0``; callers of a copy go past a
+    hook on the function. Empty where nobody looked."""
     problem: str | None = None
     """Why nothing is known at all, or None."""
 
@@ -402,6 +405,9 @@ def _unsound(family: str, generation: Generation, facts: KernelFacts, refused: M
         reason = _unreadable(name, facts.functions[name], generation.since)
         if reason:
             return reason
+    for clone in sorted(facts.clones):
+        if clone.partition(".")[0] in names:
+            return f"the kernel's compiler made {clone} beside the function, whose callers no hook sees"
     obstacle = next((name for name in sorted(generation.programs(facts.functions)) if name in refused), None)
     return _refusal(obstacle, refused) if obstacle else None
 

@@ -70,6 +70,29 @@ def test_the_running_kernel_is_read_or_the_reason_is_told() -> None:
         assert not facts.functions
 
 
+def test_copies_by_the_compiler_are_found_among_the_symbols(raw_btf: bytes, tmp_path: Path) -> None:
+    btf = tmp_path / "vmlinux"
+    btf.write_bytes(raw_btf)
+    symbols = tree(
+        tmp_path,
+        kallsyms="""\
+ffffffff81200000 T folio_remove_rmap_ptes
+ffffffff81200100 t folio_remove_rmap_ptes.constprop.0
+ffffffff81200200 t folio_remove_rmap_pmd.cold
+0000000000000000 t folio_add_new_anon_rmap.part.0
+ffffffff81200300 t xfs_rmap_map.isra.0
+ffffffff81200400 d folio_add_anon_rmap_pmd.data
+ffffffffc0200400 t page_remove_rmap.llvm.123456\t[module]
+""",
+    )
+    assert probe(btf, kallsyms=symbols / "kallsyms").clones == {
+        "folio_remove_rmap_ptes.constprop.0",
+        "folio_add_new_anon_rmap.part.0",
+        "page_remove_rmap.llvm.123456",
+    }
+    assert probe(btf, kallsyms=tmp_path / "absent").clones == frozenset()
+
+
 @pytest.fixture(scope="module")
 def raw_btf(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The contents of the .BTF section, which is what /sys/kernel/btf/vmlinux holds."""

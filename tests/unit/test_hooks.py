@@ -213,6 +213,17 @@ def test_parameters_in_other_places_turn_the_layer_off(function: str) -> None:
     assert reason == f"{function} takes ({', '.join(moved)}), not ({expected}) as its hook expects"
 
 
+@pytest.mark.parametrize("function", sorted(FOLIO_PUD))
+def test_a_copy_by_the_compiler_turns_the_layer_off(function: str) -> None:
+    plan = choose(replace(NEWEST, clones=frozenset({f"{function}.constprop.0"})), rmap=True)
+    rss_only(plan, f"the kernel's compiler made {function}.constprop.0 beside the function, whose callers no hook sees")
+
+
+def test_copies_of_what_is_not_hooked_do_no_harm() -> None:
+    clones = frozenset({"page_remove_rmap.isra.0", "folio_remove_rmap_ptes_x.part.0"})
+    assert choose(replace(NEWEST, clones=clones), rmap=True) == choose(NEWEST, rmap=True)
+
+
 def test_further_parameters_and_a_shorter_name_do_no_harm() -> None:
     facts = with_functions(
         NEWEST, {"folio_add_anon_rmap_pmd": ("folio", "page", "vma", "addr", "flags", "level", "more")}
