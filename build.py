@@ -223,13 +223,13 @@ def run_if_stale(stamp: Path, inputs: Iterable[Path], outputs: Iterable[Path], *
     # A stamp must never vouch for outputs of a build that broke off.
     stamp.unlink(missing_ok=True)
     for command in commands:
-        print(shlex.join(command), file=sys.stderr, flush=True)
+        print(f"build.py: {Path(command[0]).name} {os.path.relpath(command[command.index('-o') + 1], ROOT)}", flush=True)
         try:
             subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
         except FileNotFoundError as error:
             raise missing(command[0]) from error
         except subprocess.CalledProcessError as error:
-            raise BuildError(f"{command[0]} failed (its messages are above)") from error
+            raise BuildError(f"{command[0]} failed (its messages are above): {shlex.join(command)}") from error
     stamp.write_text(state)
 
 
