@@ -101,6 +101,36 @@ static __always_inline void view_address(__u64 mm, __u32 member, struct counter_
  */
 #define SUM_ATTEMPTS 4
 
+struct parts_walk {
+    __u64 parts;
+    __s64 sum;
+};
+
+static long add_part(__u32 cpu, struct parts_walk *walk)
+{
+    __s32 part = 0;
+
+    if (cpu < CPUS_MAX)
+        bpf_probe_read_kernel(&part, sizeof(part), (void *)(walk->parts + cpu_offset[cpu]));
+    walk->sum += part;
+    return 0;
+}
+
+/* The verifier walks a plain loop turn by turn, so it is for machines with few CPUs, where it is the faster one. */
+#define PLAIN_LOOP_CPUS 16
+
+static __always_inline __s64 sum_of_parts(__u64 parts)
+{
+    struct parts_walk walk = {.parts = parts};
+
+    if (settings.cpus > PLAIN_LOOP_CPUS)
+        bpf_loop(settings.cpus, add_part, &walk, 0);
+    else
+        for (__u32 cpu = 0; cpu < PLAIN_LOOP_CPUS && cpu < settings.cpus; cpu++)
+            add_part(cpu, &walk);
+    return walk.sum;
+}
+
 static __always_inline __s64 settled_sum(struct mm_struct *known, __u64 address, __u32 member)
 {
     struct counter_view before = {}, after = {};
@@ -111,13 +141,7 @@ static __always_inline __s64 settled_sum(struct mm_struct *known, __u64 address,
             view_known(known, member, &before);
         else
             view_address(address, member, &before);
-        sum = before.count;
-        for (__u32 cpu = 0; cpu < CPUS_MAX && cpu < settings.cpus; cpu++) {
-            __s32 part = 0;
-
-            bpf_probe_read_kernel(&part, sizeof(part), (void *)(before.parts + cpu_offset[cpu]));
-            sum += part;
-        }
+        sum = before.count + sum_of_parts(before.parts);
         if (known)
             view_known(known, member, &after);
         else
@@ -133,9 +157,15 @@ static __always_inline __s64 settled_sum(struct mm_struct *known, __u64 address,
  * The next three fit one shape of the counters each. They stay functions of their own, because the compiler may move
  * the offsets of inlined ones out of the branch that the settings prune, where a kernel of the other shape has none.
  */
-static __noinline __s64 percpu_sum(__u64 mm, __u32 member)
+static __noinline __s64 percpu_sum_at(__u64 mm, __u32 member)
 {
     return settled_sum(0, mm, member);
+}
+
+/* Not static, so that the verifier walks its loop over all CPUs once and not at every call. */
+__noinline __s64 percpu_sum(__u64 mm, __u32 member)
+{
+    return settings.counters_are_percpu ? percpu_sum_at(mm, member) : 0;
 }
 
 static __noinline __s64 atomic_sum(__u64 mm, __u32 member)

@@ -12,10 +12,10 @@ static __always_inline void fill(struct event *event, __u8 type, __u32 pid, __u3
     event->tid = tid;
 }
 
-static __always_inline void fill_sync(struct event *event, __u32 pid, __u32 tid, __u64 time_ns, __u32 member,
-                                      __s64 pages)
+static __always_inline void fill_figure(struct event *event, __u8 type, __u32 pid, __u32 tid, __u64 time_ns,
+                                        __u32 member, __s64 pages)
 {
-    fill(event, EVENT_TYPE_SYNC, pid, tid, time_ns);
+    fill(event, type, pid, tid, time_ns);
     event->rss.member = member;
     event->rss.size_bytes = counter_bytes(pages);
 }
@@ -45,27 +45,84 @@ static __always_inline struct event *lifecycle_reserve(__u8 type, __u32 pid)
     return e;
 }
 
+/* How often a sum that others keep overtaking is taken again; with each attempt one of them has come to an end. */
+#define TOTALS_ATTEMPTS 3
+
 /*
  * Absolute figures of an address space, to which one thread may add what it keeps to itself. Reserved before they are
  * summed: whatever the sum misses has its own record later in the ring, so the last record of a member is never behind.
  */
-static __always_inline void emit_sync(__u64 mm, struct space *space, struct task_struct *own)
+static __noinline void emit_sync(struct space *space, struct task_struct *own)
 {
+    /* Out of the map it is a number, which functions of their own take. */
+    __u64 mm = *(volatile __u64 *)&space->mm;
     __u32 pid = space->pid, tid = acting_tid();
-    struct event *e = bpf_ringbuf_reserve(&ring, EVENT_MEMBERS * sizeof(*e), 0);
-    __u64 now;
+    __u64 now = bpf_ktime_get_ns();
+    struct event *e;
 
-    if (!e) {
-        TALLY(lost_lifecycle, EVENT_MEMBERS);
+    if (!settings.sums_known)
         return;
-    }
-    now = bpf_ktime_get_ns();
+    e = bpf_ringbuf_reserve(&ring, EVENT_MEMBERS * sizeof(*e), 0);
     for (__u32 member = 0; member < EVENT_MEMBERS; member++) {
-        __s64 pages = counter_pages(mm, member);
+        __s64 pages = 0;
 
+        for (int attempt = 0; attempt < TOTALS_ATTEMPTS; attempt++) {
+            __u64 changes = totals_changes(space, member);
+
+            pages = counter_pages(mm, member);
+            if (!settings.totals || totals_set(space, mm, member, changes, pages, now, true) != TOTALS_STALE)
+                break;
+        }
         if (!settings.counters_are_percpu)
             pages += own ? thread_cache(own, member) : space->cached[member];
-        fill_sync(&e[member], pid, tid, now, member, pages);
+        if (e)
+            fill_figure(&e[member], EVENT_TYPE_SYNC, pid, tid, now, member, pages);
+    }
+    if (e)
+        bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
+    else
+        TALLY(lost_lifecycle, EVENT_MEMBERS);
+}
+
+/* Whether the records do not tell everything, so that what the kernel kept must be told as well. */
+static __always_inline bool totals_wanted(void)
+{
+    __u32 zero = 0;
+    struct tally *counts = bpf_map_lookup_elem(&tally_map, &zero);
+
+    return settings.totals && counts && (!settings.every_event || counts->lost_ring || counts->lost_lifecycle);
+}
+
+/* The peak of an address space so far, and what it holds as it was stored last: exact when its process ends. */
+static __noinline void emit_totals(struct space *space)
+{
+    __u32 pid = space->pid, tid = acting_tid();
+    struct tree *all = tree();
+    struct peak peak = {};
+    __s64 pages[4] = {};
+    struct event *e;
+    __u64 now;
+
+    if (!totals_wanted() || !all)
+        return;
+    e = bpf_ringbuf_reserve(&ring, 2 * EVENT_MEMBERS * sizeof(*e), 0);
+    if (!e) {
+        TALLY(lost_lifecycle, 2 * EVENT_MEMBERS);
+        return;
+    }
+    bpf_spin_lock(&all->lock);
+    peak = space->peak;
+    pages[0] = space->pages[0];
+    pages[1] = space->pages[1];
+    pages[2] = space->pages[2];
+    pages[3] = space->pages[3];
+    bpf_spin_unlock(&all->lock);
+    now = bpf_ktime_get_ns();
+#pragma unroll
+    for (__u32 member = 0; member < EVENT_MEMBERS; member++) {
+        fill_figure(&e[member], EVENT_TYPE_PEAK, pid, tid, now, member, peak.pages[member]);
+        e[member].peak.at_ns = peak.at_ns;
+        fill_figure(&e[EVENT_MEMBERS + member], EVENT_TYPE_SYNC, pid, tid, now, member, pages[member]);
     }
     bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
 }

@@ -25,6 +25,7 @@ enum event_type {
     EVENT_TYPE_LOST = 65,
     EVENT_TYPE_MARK = 66,
     EVENT_TYPE_ADOPT = 67,
+    EVENT_TYPE_PEAK = 68,
 };
 
 /* The kernel's own numbering of the counters of an address space (enum MM_FILEPAGES and on). */
@@ -92,6 +93,12 @@ struct event {
             uint32_t parent_pid;
             uint32_t zero;
         } adopt;
+        struct {
+            int32_t member;
+            uint32_t processes; /* how many lived then; 0 in a process's own */
+            uint64_t size_bytes;
+            uint64_t at_ns;
+        } peak; /* one member's part of the largest sum so far; pid 0 is the tree */
     };
 };
 

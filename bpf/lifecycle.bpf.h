@@ -65,7 +65,7 @@ int BPF_PROG(task_newtask, struct task_struct *child, __u64 clone_flags)
     else
         space = space_open(mm, tgid, pid);
     if (space)
-        emit_sync(mm, space, 0);
+        emit_sync(space, 0);
     return 0;
 }
 
@@ -92,6 +92,8 @@ int BPF_PROG(sched_process_exec, struct task_struct *task)
             bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
         }
     }
+    if (old_mm)
+        space_conclude(old_mm, tgid);
     e = lifecycle_reserve(EVENT_TYPE_EXEC, pid);
     if (e) {
         bpf_probe_read_kernel_str(e->exec.comm, sizeof(e->exec.comm), task->comm);
@@ -101,10 +103,10 @@ int BPF_PROG(sched_process_exec, struct task_struct *task)
     process->mm = mm;
     space = space_open(mm, tgid, pid);
     if (space)
-        emit_sync(mm, space, task);
+        emit_sync(space, task);
     space = old_mm ? space_leave(old_mm, tgid) : 0;
     if (space)
-        emit_sync(old_mm, space, 0);
+        emit_sync(space, 0);
     return 0;
 }
 
@@ -131,6 +133,7 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
     if (bpf_map_delete_elem(&processes, &tgid) || pending)
         return 0;
     TALLY(members, -1);
+    space_conclude(mm, tgid);
     e = lifecycle_reserve(EVENT_TYPE_EXIT, pid);
     if (e) {
         e->exit.wait_status = task->signal->flags & SIGNAL_GROUP_EXIT ? task->signal->group_exit_code
@@ -139,7 +142,7 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
     }
     space = space_leave(mm, tgid);
     if (space)
-        emit_sync(mm, space, 0);
+        emit_sync(space, 0);
     return 0;
 }
 
@@ -206,7 +209,8 @@ int adopt_task(struct bpf_iter__task *ctx)
         space = process ? space_of(mm) : 0;
         if (space && space->sync_round != ctl->round) {
             space->sync_round = ctl->round;
-            emit_sync(mm, space, 0);
+            emit_totals(space);
+            emit_sync(space, 0);
         }
         break;
     }

@@ -221,6 +221,21 @@ int probes__tally(struct probes *probes, struct tally *tally)
     return bpf_map_lookup_elem(probes__map_fd(probes, "tally_map"), &zero, tally);
 }
 
+int probes__figures(struct probes *probes, struct figures *figures)
+{
+    struct {
+        uint64_t lock;
+        struct figures figures;
+    } value;
+    uint32_t zero = 0;
+    int err;
+
+    err = bpf_map_lookup_elem_flags(probes__map_fd(probes, "tree_map"), &zero, &value, BPF_F_LOCK);
+    if (!err)
+        *figures = value.figures;
+    return err;
+}
+
 int probes__skipped(struct probes *probes, uint64_t *count)
 {
     struct bpf_program *program;

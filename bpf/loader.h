@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
  * What Python may do with the BPF object. Functions return 0 or a count, or a negative errno. Not safe for use by two
- * threads at once, apart from probes__control and probes__tally.
+ * threads at once, apart from probes__control, probes__tally and probes__figures.
  */
 #ifndef MEMTRACK_LOADER_H
 #define MEMTRACK_LOADER_H
@@ -28,6 +28,8 @@ int probes__iterate(struct probes *probes, const char *program);
 int probes__map_fd(struct probes *probes, const char *map);
 int probes__control(struct probes *probes, const struct control *control);
 int probes__tally(struct probes *probes, struct tally *tally);
+/* The tree's figures at one instant. */
+int probes__figures(struct probes *probes, struct figures *figures);
 /* How often the kernel skipped a program because it was running on that CPU already. */
 int probes__skipped(struct probes *probes, uint64_t *count);
 

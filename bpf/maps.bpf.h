@@ -31,13 +31,23 @@ struct {
 
 /* An address space in use by the tree, keyed by its mm_struct, and the process that it is shown under. */
 struct space {
+    __u64 mm; /* 0 once it has been closed; under the tree's lock */
     __u32 tgid;
     __u32 pid;
-    __u32 sync_round;  /* the last round of adopt_task that reported it */
-    __s32 cached[4];   /* v5.5 to v6.1: what its threads keep to themselves, summed during a round */
+    __u32 sync_round; /* the last round of adopt_task that reported it */
+    __s32 cached[4];  /* v5.5 to v6.1: what its threads keep to themselves, summed during a round */
     __u32 cache_round;
     __u32 shared; /* has had further users */
+    __u32 zero;
+    /* Under the tree's lock. */
+    __u64 changes[4]; /* how often each figure has been set */
+    __s64 pages[4];
+    struct peak peak;
+    __s64 told_pages[4]; /* as last written into the ring, for the resolution */
+    __u64 told_ns[4];
 };
+
+static const struct space blank_space;
 
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
@@ -79,6 +89,19 @@ struct {
     __type(key, __u32);
     __type(value, struct tally);
 } tally_map SEC(".maps");
+
+struct tree {
+    struct bpf_spin_lock lock; /* of everything that is summed, here and in every struct space */
+    __u32 zero;
+    struct figures figures;
+};
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, struct tree);
+} tree_map SEC(".maps");
 
 static __always_inline struct control *control(void)
 {

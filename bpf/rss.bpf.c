@@ -18,6 +18,8 @@
 #include "counters.bpf.h"
 #include "identity.bpf.h"
 
+#include "totals.bpf.h"
+
 #include "emit.bpf.h"
 #include "tree.bpf.h"
 

@@ -3,9 +3,10 @@
 #ifndef MEMTRACK_RSS_BPF_H
 #define MEMTRACK_RSS_BPF_H
 
-static __always_inline void rss_submit(struct event *e, __u64 waiting, __u32 pid, __u32 member, __u64 size_bytes)
+static __always_inline void rss_submit(struct event *e, __u64 waiting, __u32 pid, __u32 member, __u64 now,
+                                       __u64 size_bytes)
 {
-    fill(e, EVENT_TYPE_RSS, pid, acting_tid(), bpf_ktime_get_ns());
+    fill(e, EVENT_TYPE_RSS, pid, acting_tid(), now);
     e->rss.member = member;
     e->rss.size_bytes = size_bytes;
     bpf_ringbuf_submit(e, ring_submit_flags(waiting));
@@ -18,15 +19,30 @@ static __always_inline void rss_submit(struct event *e, __u64 waiting, __u32 pid
 SEC("tp_btf/rss_stat")
 int BPF_PROG(rss_stat_percpu, struct mm_struct *mm, int member)
 {
+    enum totals_result result = TOTALS_QUIET;
     struct space *space = space_of((__u64)mm);
-    struct event *e;
-    __u64 waiting;
+    struct event *e = 0;
+    __u64 waiting = 0, now;
+    __s64 pages = 0;
 
     if (!space || torn_down(mm) || (__u32)member >= EVENT_MEMBERS)
         return 0;
-    e = sample_reserve(&waiting);
+    if (settings.every_event)
+        e = sample_reserve(&waiting);
+    now = bpf_ktime_get_ns();
+    for (int attempt = 0; attempt < TOTALS_ATTEMPTS; attempt++) {
+        __u64 changes = totals_changes(space, member);
+
+        pages = settled_sum(mm, 0, member);
+        if (settings.totals)
+            result = totals_set(space, (__u64)mm, member, changes, pages, now, false);
+        if (result != TOTALS_STALE)
+            break;
+    }
+    if (settings.coarse && result == TOTALS_TELL)
+        e = sample_reserve(&waiting);
     if (e)
-        rss_submit(e, waiting, space->pid, member, counter_bytes(settled_sum(mm, 0, member)));
+        rss_submit(e, waiting, space->pid, member, now, counter_bytes(pages));
     return 0;
 }
 
@@ -42,7 +58,7 @@ int BPF_PROG(rss_stat_count, struct mm_struct *mm, int member, long count)
         return 0;
     e = sample_reserve(&waiting);
     if (e)
-        rss_submit(e, waiting, space->pid, member, counter_bytes(count));
+        rss_submit(e, waiting, space->pid, member, bpf_ktime_get_ns(), counter_bytes(count));
     return 0;
 }
 
@@ -83,7 +99,7 @@ int rss_stat_size(struct trace_event_raw_rss_stat *ctx)
     *noted = 0;
     e = sample_reserve(&waiting);
     if (e)
-        rss_submit(e, waiting, pid, member, size < 0 ? 0 : size);
+        rss_submit(e, waiting, pid, member, bpf_ktime_get_ns(), size < 0 ? 0 : size);
     return 0;
 }
 

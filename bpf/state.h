@@ -22,7 +22,13 @@ struct settings {
     uint8_t counters_are_percpu; /* v6.2 and later */
     uint8_t initial_pid_ns;
     uint8_t file_rmap_nests; /* v6.6, v6.7: page_add_file_rmap is hooked with its successor, and marks the task */
-    uint8_t zero[5];
+    uint8_t totals;          /* keep figures and peaks in the kernel too */
+    uint8_t every_event;     /* a record per change; otherwise as the resolution says */
+    uint8_t sums_known;      /* counters can be summed, in whichever shape they are */
+    uint8_t coarse;          /* a record when a counter moved by resolution_pages, or after resolution_ns */
+    uint8_t zero;
+    uint64_t resolution_pages; /* 0: no such bound */
+    uint64_t resolution_ns;    /* 0: no such bound */
 };
 
 /* Written by the recorder. */
@@ -31,6 +37,20 @@ struct control {
     uint32_t pass;        /* enum adopt_pass */
     uint32_t adopt_pid;
     uint32_t round; /* goes up by one with each ADOPT_SYNC, so that an address space is reported once */
+};
+
+/* The largest sum of file, anon and shmem so far, in its parts, in pages. */
+struct peak {
+    int64_t sum_pages;
+    int64_t pages[4]; /* by member; swap is what was swapped out then, no part of the sum */
+    uint64_t at_ns;
+    uint64_t processes; /* how many lived then */
+};
+
+/* What the tree holds and held, in pages. */
+struct figures {
+    int64_t pages[4]; /* by member */
+    struct peak peak;
 };
 
 /* Written by the programs. */

@@ -13,7 +13,9 @@ static __always_inline struct process *process_of(__u32 tgid)
 
 static __always_inline struct space *space_of(__u64 mm)
 {
-    return bpf_map_lookup_elem(&spaces, &mm);
+    struct space *space = bpf_map_lookup_elem(&spaces, &mm);
+
+    return space && space->pid ? space : 0; /* one without a pid is just being opened */
 }
 
 /*
@@ -58,13 +60,20 @@ static __always_inline __u32 sharers_take(__u64 mm, __u32 tgid)
 /* A process brings an address space that is new to the tree. A stale entry at the same address is overwritten. */
 static __always_inline struct space *space_open(__u64 mm, __u32 tgid, __u32 pid)
 {
-    struct space fresh = {.tgid = tgid, .pid = pid};
+    struct space *space;
 
-    if (bpf_map_update_elem(&spaces, &mm, &fresh, BPF_ANY)) {
+    /* Inserted blank and filled in, because it is too large for the stack of a program that calls on. */
+    if (bpf_map_update_elem(&spaces, &mm, &blank_space, BPF_ANY)) {
         TALLY(spaces_full, 1);
         return 0;
     }
-    return bpf_map_lookup_elem(&spaces, &mm);
+    space = bpf_map_lookup_elem(&spaces, &mm);
+    if (space) {
+        space->mm = mm;
+        space->tgid = tgid;
+        space->pid = pid;
+    }
+    return space;
 }
 
 /* A process starts to use an address space that another one may use already. Returns it if it is new to the tree. */
@@ -77,6 +86,15 @@ static __always_inline struct space *space_join(__u64 mm, __u32 tgid, __u32 pid)
     space->shared = 1;
     sharers_add(mm, tgid);
     return 0;
+}
+
+/* Before a process that an address space is shown under leaves it. */
+static __always_inline void space_conclude(__u64 mm, __u32 tgid)
+{
+    struct space *space = space_of(mm);
+
+    if (space && space->tgid == tgid)
+        emit_totals(space);
 }
 
 /*
@@ -100,11 +118,13 @@ static __always_inline struct space *space_leave(__u64 mm, __u32 tgid)
     if (next_tgid)
         next = process_of(next_tgid);
     if (!next) {
+        totals_close(space, mm);
         bpf_map_delete_elem(&spaces, &mm);
         return 0;
     }
     space->tgid = next_tgid;
     space->pid = next->pid;
+    totals_restart_peak(space, bpf_ktime_get_ns());
     return space;
 }
 

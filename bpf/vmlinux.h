@@ -55,6 +55,10 @@ enum {
     BPF_RB_AVAIL_DATA = 0,
 };
 
+struct bpf_spin_lock {
+    __u32 val;
+};
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 typedef struct {

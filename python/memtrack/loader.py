@@ -95,6 +95,10 @@ class Probes:
         settings.page_shift = machine.page_bytes.bit_length() - 1
         settings.counters_are_percpu = self.plan.counters_are_percpu
         settings.file_rmap_nests = "page_add_file_rmap_exit" in self.plan.programs
+        # Before v6.2 tracing programs may not take the lock that keeps sums of several counters at one instant.
+        settings.totals = self.plan.rss.tier == "percpu"
+        settings.sums_known = not self.plan.counters_are_percpu or "learn_cpu_offsets" in self.plan.programs
+        settings.every_event = True
         _check(lib.probes__settings(self._probes, settings), "set the BPF programs' settings")
         error = lib.probes__load(self._probes)
         if error:
@@ -109,7 +113,8 @@ class Probes:
             if program in _RUN_ONCE:
                 result = lib.probes__run(self._probes, program.encode())
                 if result:
-                    raise _RefusedError(program, _message(result), self.log)
+                    reason = "a possible CPU has no per-CPU data" if result > 0 else _message(result)
+                    raise _RefusedError(program, reason, self.log)
                 continue
             error = lib.probes__attach(self._probes, program.encode())
             if error:
