@@ -1,0 +1,258 @@
+"""What a recording must say beyond the figures at quiet points. Each check yields what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from memtrack.events import Event, EventType, Figure, Fork, Member, Rmap
+from memtrack.recording import Recording
+from memtrack.timeline import Process
+from tests.bpf.drivers import Session
+from tests.bpf.points import Note, Report
+
+MIB = 1 << 20
+
+ODD_NAME = b"h\xffl\xfed\n"
+ODD_ARGUMENT = b"two\nlines, \xc3\x28 and a \t tab"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A workload's run, recorded and read back."""
+
+    recording: Recording
+    report: Report
+    session: Session
+
+    @cached_property
+    def events(self) -> list[Event]:
+        return list(self.recording.events())
+
+    @property
+    def page_bytes(self) -> int:
+        return self.recording.page_size
+
+    @property
+    def has_rmap(self) -> bool:
+        return self.recording.sources["rmap"]["tier"] is not None
+
+    def process(self, pid: int) -> Process:
+        (found,) = (process for process in self.recording.processes if process.pid == pid)
+        return found
+
+    def between(self, first: Note, second: Note) -> list[Event]:
+        return [event for event in self.events if first.ns < event.time_ns < second.ns]
+
+
+Check = Callable[[Run], Iterator[str]]
+
+
+def huge_steps(run: Run) -> Iterator[str]:
+    """Huge pages come and go in one step each."""
+    size = _huge_page_bytes() // run.page_bytes
+    steps = {event.delta_pages for event in run.events if isinstance(event, Rmap)}
+    if run.has_rmap and not {size, -size} <= steps:
+        yield f"there is no step of +{size} and -{size} pages in the rmap layer"
+
+
+def no_phantom(run: Run) -> Iterator[str]:
+    """No peak in either layer exceeds the largest sum at a quiet point: nothing but splits happens between them."""
+    pid = run.report.points[0].pid
+    process = run.process(pid)
+    largest = max(point.rss for point in run.report.points) * run.page_bytes
+    for layer, peak in (("rss", process.peak), ("rmap", process.rmap_peak)):
+        if peak is not None and peak.rss_bytes != largest:
+            yield f"the {layer} peak is {peak.rss_bytes} bytes, the largest sum at a quiet point {largest}"
+
+
+def _huge_page_bytes() -> int:
+    return int(Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").read_text())
+
+
+def hole_named(run: Run) -> Iterator[str]:
+    """Events name the pages of the hole, both when it is made and when it is filled."""
+    if not run.has_rmap:
+        return
+    for name, sign in (("hole unmapped", -1), ("hole refaulted", 1)):
+        note = run.report.note(name)
+        end = min(point.from_ns for point in run.report.points if point.from_ns > note.ns)
+        hole = range(note.address, note.address + note.pages * run.page_bytes)
+        found = [
+            event
+            for event in run.events
+            if isinstance(event, Rmap) and note.ns < event.time_ns < end and event.pid == note.pid
+        ]
+        inside = sum(event.delta_pages for event in found if event.addr in hole)
+        if inside != sign * note.pages:
+            yield f"{name}: {inside:+} pages at addresses of the hole, not {sign * note.pages:+}"
+
+
+def holder_undisturbed(run: Run) -> Iterator[str]:
+    """No event of the holder's says less than what it holds."""
+    first, second = run.report.note("holding"), run.report.note("held")
+    moved = [event for event in run.between(first, second) if event.pid == first.pid]
+    lower = [event for event in moved if isinstance(event, Figure) and event.size_bytes == 0]
+    if lower:
+        yield f"{len(lower)} events of the holder say 0"
+    # It wakes up, and may map a few pages more of its program on the way to its next point.
+    if any(isinstance(event, Rmap) and event.delta_pages < 0 for event in moved):
+        yield "the holder lost pages"
+    pids = [event.pid for event in run.events if isinstance(event, Fork)]
+    if len(pids) < 256:
+        yield f"{len(pids)} forks were recorded, not 256"
+
+
+def acted_by_child(run: Run) -> Iterator[str]:
+    """While the child works on its sleeping parent, all events of the parent's memory are the child's doing."""
+    first, second = run.report.note("acted on by"), run.report.note("acted")
+    parent = next(point.pid for point in run.report.points)
+    memory = [
+        event
+        for event in run.between(first, second)
+        if event.pid == parent and isinstance(event, (Figure, Rmap)) and event.type is not EventType.SYNC
+    ]
+    others = {event.tid for event in memory} - {first.pid}
+    if not memory:
+        yield "nothing of what the child did to its parent was recorded"
+    if others:
+        yield f"tasks {sorted(others)} acted on the parent, not only its child {first.pid}"
+
+
+def one_exit(run: Run) -> Iterator[str]:
+    """The process ends with its last thread, once, and holds until then what its last point says."""
+    note = run.report.note("exit")
+    exits = [event for event in run.events if event.type is EventType.EXIT and event.pid == note.pid]
+    if len(exits) != 1:
+        yield f"process {note.pid} has {len(exits)} ends"
+    elif exits[0].time_ns < note.ns:
+        yield "the process ended before its last point"
+
+
+def exec_recorded(run: Run) -> Iterator[str]:
+    """The process that became another program keeps its pid, and has that program's name."""
+    (held,) = run.report.named("held")
+    process = run.process(held.pid)
+    if process.comm != "hold":
+        yield f"process {held.pid} is called {process.comm!r} after exec"
+
+
+def tree_stays_small(run: Run) -> Iterator[str]:
+    """A spawner's memory counts once, although its children run in it until they exec."""
+    (holding,) = run.report.named("holding")
+    command = max(point.rss for point in run.report.named("held"))
+    # The spawner may touch a little more on the way: a stack for its child, at most.
+    limit = (holding.rss + command) * run.page_bytes + MIB
+    for layer, peak in (("rss", run.recording.peak), ("rmap", run.recording.rmap_peak)):
+        if peak is not None and (peak.rss_bytes is None or peak.rss_bytes > limit):
+            yield f"the tree's {layer} peak is {peak.rss_bytes} bytes, more than {limit}"
+
+
+def tree_peak(run: Run) -> Iterator[str]:
+    """The tree's peak is the sum over all its sleeping processes."""
+    wanted = run.report.note("tree peak").pages * run.page_bytes
+    for layer, peak in (("rss", run.recording.peak), ("rmap", run.recording.rmap_peak)):
+        if peak is not None and peak.rss_bytes != wanted:
+            yield f"the tree's {layer} peak is {peak.rss_bytes} bytes, not {wanted}"
+    if run.recording.peak.processes != 6:
+        yield f"{run.recording.peak.processes} processes are counted at the peak, not 6"
+
+
+def daemon_followed(run: Run) -> Iterator[str]:
+    note = run.report.note("daemon")
+    process = run.process(note.pid)
+    if process.state != "ended":
+        yield f"the daemon's end is {process.state}"
+    if process.ppid in (None, 1):
+        yield f"the daemon is shown as a child of {process.ppid}, not of who forked it"
+
+
+def short_life(run: Run) -> Iterator[str]:
+    note = run.report.note("anon peak")
+    process = run.process(note.pid)
+    for layer, peak in (("rss", process.peak), ("rmap", process.rmap_peak)):
+        if peak is not None and peak.anon_bytes != note.pages * run.page_bytes:
+            yield f"its {layer} peak has {peak.anon_bytes} anon bytes, not {note.pages * run.page_bytes}"
+
+
+def two_of_one_pid(run: Run) -> Iterator[str]:
+    ((first,), (second,)) = (run.report.named("first held"), run.report.named("second held"))
+    processes = [process for process in run.recording.processes if process.pid == first.pid]
+    found = [process.peak.anon_bytes for process in processes]
+    wanted = [point.anon * run.page_bytes for point in (first, second)]
+    if len(processes) != 2:
+        yield f"there are {len(processes)} processes of pid {first.pid}"
+    elif found != wanted:
+        yield f"their peaks are {found}, not {wanted}"
+
+
+def killed(run: Run) -> Iterator[str]:
+    """The process that ran out of memory is shown up to its end: at the limit, but for what the group holds besides."""
+    note = run.report.note("killed")
+    process = run.process(note.pid)
+    if process.signal != 9 or process.state != "ended":
+        yield f"the process ended as {process.state} by signal {process.signal}"
+    floor, limit = note.pages * run.page_bytes, 64 * MIB
+    if process.last.rss_bytes is None or not floor < process.last.rss_bytes <= process.peak.rss_bytes:  # type: ignore[operator]
+        yield f"it held {process.last.rss_bytes} bytes at its end, {floor} at its last point"
+    # What it shares with its parent (its program, what the fork copied) is not charged to its group.
+    shared = max(point.rss for point in run.report.named("base")) * run.page_bytes
+    if process.peak.rss_bytes is None or process.peak.rss_bytes > limit + shared:
+        yield f"its peak is {process.peak.rss_bytes} bytes, more than its group may have"
+    if run.recording.processes_left:
+        yield f"{run.recording.processes_left} processes are left"
+
+
+def no_strangers(run: Run) -> Iterator[str]:
+    """Nothing of the neighbours is in the recording."""
+    seen = {event.pid for event in run.events} & set(run.session.strangers)
+    acting = {event.tid for event in run.events} & set(run.session.strangers)
+    if not run.session.strangers:
+        yield "there were no neighbours"
+    if seen or acting:
+        yield f"untracked processes {sorted(seen | acting)} are in the recording"
+
+
+def names_kept(run: Run) -> Iterator[str]:
+    """Bytes survive as they are, also through JSON."""
+    (process,) = run.recording.processes
+    if os.fsencode(process.comm) != ODD_NAME:
+        yield f"the process is called {process.comm!r}"
+    if os.fsencode(run.recording.command[-1]) != ODD_ARGUMENT:
+        yield f"the last argument is {run.recording.command[-1]!r}"
+    report = json.loads(json.dumps(run.recording.report()))
+    if os.fsencode(report["command"][-1]) != ODD_ARGUMENT or os.fsencode(report["processes"][0]["comm"]) != ODD_NAME:
+        yield "the names do not survive JSON"
+
+
+def own_size_only(run: Run) -> Iterator[str]:
+    """The spawner's memory is no part of the command's, not even before its exec."""
+    (held,) = run.report.named("held")
+    process = run.process(held.pid)
+    for layer, peak in (("rss", process.peak), ("rmap", process.rmap_peak)):
+        if peak is not None and peak.rss_bytes != held.rss * run.page_bytes:
+            yield f"the {layer} peak is {peak.rss_bytes} bytes, not {held.rss * run.page_bytes}"
+
+
+def adopted_at_once(run: Run) -> Iterator[str]:
+    """The first figures of each adopted process are what it held when it was taken in."""
+    for name in ("unwatched, with a thread", "unwatched child"):
+        (point,) = run.report.named(name)
+        first = {
+            event.member: event.size_bytes
+            for event in reversed(run.events)
+            if isinstance(event, Figure) and event.type is EventType.SYNC and event.pid == point.pid
+        }
+        for member in Member:
+            wanted = point.figure(member.name.lower()) * run.page_bytes
+            if first.get(member) != wanted:
+                yield f"process {point.pid} starts with {first.get(member)} bytes of {member.name}, not {wanted}"
+
+
+def moved_by_compaction(run: Run) -> Iterator[str]:
+    if run.report.note("moved").pages == 0:
+        yield "compaction moved nothing"

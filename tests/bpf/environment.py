@@ -1,0 +1,267 @@
+"""What some workloads need of the machine: set up for one run, and put back as it was.
+
+Each is a context manager that yields values for the workload's arguments, and raises UnavailableError with the reason
+where this machine cannot have it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+Values = Mapping[str, str]
+
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
+KSM = Path("/sys/kernel/mm/ksm")
+ZRAM_BYTES = 256 << 20  # more than any workload pages out, and nearly empty pages cost zram next to nothing
+HUGETLB_BYTES = 96 << 20  # twice the workload's 32 MiB, for its copy, and the reserve of a private mapping
+GROUP_BYTES = 64 << 20
+TRIES_MAX = 20  # two seconds
+
+
+class UnavailableError(Exception):
+    """Why this machine cannot show a workload."""
+
+
+def _write(path: Path, value: str) -> None:
+    try:
+        path.write_text(value)
+    except OSError as error:
+        raise UnavailableError(f"cannot write {value} to {path}: {error.strerror}") from error
+
+
+def _choice(path: Path) -> str:
+    """The bracketed word of a file such as `always [madvise] never`."""
+    text = path.read_text()
+    return text[text.index("[") + 1 : text.index("]")]
+
+
+@contextlib.contextmanager
+def _settings(folder: Path, **wanted: str) -> Iterator[None]:
+    """Files of /sys with these values, then with what they had before."""
+    before: dict[Path, str] = {}
+    try:
+        for name, value in wanted.items():
+            path = folder / name
+            if not path.exists():
+                raise UnavailableError(f"the kernel has no {path}")
+            text = path.read_text()
+            before[path] = _choice(path) if "[" in text else text.strip()
+            _write(path, value)
+        yield
+    finally:
+        for path, value in reversed(before.items()):
+            path.write_text(value)
+
+
+# --- swap -----------------------------------------------------------------------------------------------------------
+
+
+def _system_call(name: str, path: Path, *arguments: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(os.fsencode(path), *arguments):
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}", str(path))
+
+
+def _swap_header(size_bytes: int) -> bytes:
+    """What mkswap writes: union swap_header of include/linux/swap.h."""
+    page_bytes = os.sysconf("SC_PAGESIZE")
+    header = bytearray(page_bytes)
+    struct.pack_into("=III", header, 1024, 1, size_bytes // page_bytes - 1, 0)
+    header[-10:] = b"SWAPSPACE2"
+    return bytes(header)
+
+
+def _unused_zram() -> str:
+    subprocess.run(["modprobe", "-q", "zram"], check=False)  # built in, or absent: what follows tells
+    for block in sorted(Path("/sys/block").glob("zram*")):
+        if (block / "disksize").read_text().strip() == "0":
+            return block.name
+    control = Path("/sys/class/zram-control/hot_add")
+    if not control.exists():
+        raise UnavailableError("the kernel has no zram to swap to")
+    return f"zram{control.read_text().strip()}"
+
+
+def _persist(action: Callable[[], None]) -> None:
+    """For what the kernel finds busy until someone who has just ended is gone altogether."""
+    for _ in range(TRIES_MAX):
+        with contextlib.suppress(OSError):
+            return action()
+        time.sleep(0.1)
+    return action()
+
+
+@contextlib.contextmanager
+def swap() -> Iterator[Values]:
+    """Swap space in compressed memory."""
+    name = _unused_zram()
+    device, block = Path("/dev", name), Path("/sys/block", name)
+    _write(block / "disksize", str(ZRAM_BYTES))
+    try:
+        device.write_bytes(_swap_header(ZRAM_BYTES))
+        try:
+            _system_call("swapon", device, 0)
+        except OSError as error:
+            raise UnavailableError(f"cannot swap to {device}: {error.strerror}") from error
+        try:
+            yield {}
+        finally:
+            _persist(lambda: _system_call("swapoff", device))
+    finally:
+        (block / "reset").write_text("1")
+
+
+@contextlib.contextmanager
+def no_swap() -> Iterator[Values]:
+    """Memory that has nowhere to go."""
+    if len(Path("/proc/swaps").read_text().splitlines()) > 1:
+        raise UnavailableError("the machine has swap space of its own")
+    yield {}
+
+
+# --- pages ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def ksm() -> Iterator[Values]:
+    """ksmd at work, in a hurry."""
+    with _ksm(use_zero_pages="0"):
+        yield {}
+
+
+@contextlib.contextmanager
+def ksm_zero_pages() -> Iterator[Values]:
+    with _ksm(use_zero_pages="1"):
+        yield {}
+
+
+@contextlib.contextmanager
+def _ksm(use_zero_pages: str) -> Iterator[None]:
+    settings = {"use_zero_pages": use_zero_pages, "pages_to_scan": "20000", "sleep_millisecs": "10", "run": "1"}
+    with _settings(KSM, **settings):
+        try:
+            yield
+        finally:
+            (KSM / "run").write_text("2")  # unmerges what is left
+
+
+@contextlib.contextmanager
+def huge_pages() -> Iterator[Values]:
+    """Transparent huge pages for whoever asks."""
+    if not (HUGE_PAGES / "enabled").exists():
+        raise UnavailableError("the kernel has no transparent huge pages")
+    wanted = "madvise" if _choice(HUGE_PAGES / "enabled") == "never" else _choice(HUGE_PAGES / "enabled")
+    with _settings(HUGE_PAGES, enabled=wanted, defrag="madvise"):
+        yield {}
+
+
+@contextlib.contextmanager
+def huge_shmem() -> Iterator[Values]:
+    """The same for shared memory, which is off by default."""
+    with huge_pages(), _settings(HUGE_PAGES, shmem_enabled="advise"):
+        yield {}
+
+
+@contextlib.contextmanager
+def khugepaged() -> Iterator[Values]:
+    """khugepaged in a hurry; it looks at memory marked with MADV_HUGEPAGE only."""
+    hurried = {"scan_sleep_millisecs": "10", "pages_to_scan": "100000"}
+    with _settings(HUGE_PAGES, enabled="madvise"), _settings(HUGE_PAGES / "khugepaged", **hurried):
+        yield {}
+
+
+@contextlib.contextmanager
+def hugetlb_pool() -> Iterator[Values]:
+    default_kib = next(
+        int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if "Hugepagesize" in line
+    )
+    pool = Path(f"/sys/kernel/mm/hugepages/hugepages-{default_kib}kB")
+    wanted = -(-HUGETLB_BYTES // (default_kib << 10))
+    with _settings(pool, nr_hugepages=str(wanted)):
+        got = int((pool / "nr_hugepages").read_text())
+        if got < wanted:
+            raise UnavailableError(f"the kernel finds {got} huge pages of {wanted}")
+        yield {}
+
+
+# --- cgroups --------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def memory_group() -> Iterator[Values]:
+    """A memory cgroup with a limit: its path, and the file and the value that make it give memory back."""
+    first, second = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+    if (first / "memory.limit_in_bytes").exists():
+        parent, limit, reclaim = first, "memory.limit_in_bytes", ("memory.force_empty", "0")
+    elif "memory" in _controllers(second):
+        parent, limit, reclaim = second, "memory.max", ("memory.reclaim", str(GROUP_BYTES))
+        _write(second / "cgroup.subtree_control", "+memory")
+    else:
+        raise UnavailableError("no memory cgroups are mounted")
+    group = parent / f"memtrack-{os.getpid()}"
+    group.mkdir()
+    try:
+        _write(group / limit, str(GROUP_BYTES))
+        if not (group / reclaim[0]).exists():  # before 5.19; crossing the soft limit makes the writer reclaim
+            reclaim = ("memory.high", str(GROUP_BYTES // 8))
+        yield {"group": str(group), "reclaim_file": reclaim[0], "reclaim_value": reclaim[1]}
+    finally:
+        _persist(group.rmdir)
+
+
+def _controllers(root: Path) -> list[str]:
+    path = root / "cgroup.controllers"
+    return path.read_text().split() if path.exists() else []
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+# Where a guest of the kernel matrix has its disc; all else there is tmpfs.
+GUEST_DISC = Path("/mnt/ext4")
+TMPFS_MAGIC = 0x01021994
+
+
+@contextlib.contextmanager
+def file_folder() -> Iterator[Path]:
+    """A folder whose files' pages count as file."""
+    for candidate in (Path(os.environ.get("MEMTRACK_FILE_DIR", "/var/tmp")), GUEST_DISC):
+        if candidate.is_dir() and not _is_tmpfs(candidate):
+            with tempfile.TemporaryDirectory(prefix="memtrack-", dir=candidate) as folder:
+                yield Path(folder)
+            return
+    with tempfile.TemporaryDirectory(prefix="memtrack-") as folder:
+        # Every kernel has it; it knows neither holes nor reclaim.
+        subprocess.run(["mount", "-t", "ramfs", "memtrack", folder], check=True)
+        try:
+            yield Path(folder)
+        finally:
+            subprocess.run(["umount", folder], check=True)
+
+
+def _is_tmpfs(folder: Path) -> bool:
+    """By statfs(2), whose first word is the type on every 64-bit architecture."""
+    buffer = ctypes.create_string_buffer(256)
+    libc = ctypes.CDLL(None, use_errno=True)
+    return bool(libc.statfs(os.fsencode(folder), buffer) == 0 and struct.unpack_from("=q", buffer)[0] == TMPFS_MAGIC)
+
+
+NEEDS: Mapping[str, Callable[[], contextlib.AbstractContextManager[Values]]] = {
+    "huge pages": huge_pages,
+    "huge shmem": huge_shmem,
+    "hugetlb": hugetlb_pool,
+    "khugepaged": khugepaged,
+    "ksm": ksm,
+    "ksm zero pages": ksm_zero_pages,
+    "memory group": memory_group,
+    "no swap": no_swap,
+    "swap": swap,
+}

@@ -1,0 +1,194 @@
+"""Runs workloads under memtrack and holds the recordings against the workloads' own oracles.
+
+python -m tests.bpf.harness --all [--rmap]        one line per workload; exit status 1 if any is off
+python -m tests.bpf.harness [--rmap] NAME...
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import memtrack
+from memtrack import Tracker
+from memtrack.recording import Recording
+from tests.bpf import environment, replay
+from tests.bpf.checks import Run
+from tests.bpf.drivers import Session
+from tests.bpf.environment import UnavailableError
+from tests.bpf.points import Report
+from tests.bpf.replay import MEMBERS, RMAP, RSS, Comparison
+from tests.bpf.rows import ROWS, Row
+
+SOURCES = Path(__file__).resolve().parents[1] / "workloads"
+BUILT = SOURCES.parents[1] / "build" / "workloads"
+STATUS_SKIPPED = 77  # the workloads' exit status for what this machine cannot show; the reason is in the report
+
+
+@dataclass(frozen=True)
+class Outcome:
+    row: Row
+    skipped: str | None = None
+    rmap_reason: str | None = None
+    comparison: Comparison | None = None
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.problems)
+
+    def pages_off(self, layer: str) -> int | None:
+        return None if self.comparison is None else self.comparison.worst(layer)
+
+    def bound(self, layer: str) -> int:
+        return 0 if self.comparison is None else self.comparison.bound(layer)
+
+    def __str__(self) -> str:
+        """One line: pages off by layer and member."""
+        if self.skipped is not None:
+            return f"{self.row.name:34} skipped: {self.skipped}"
+        word = "FAILED" if self.failed else "ok"
+        return f"{self.row.name:34} {word:6} {self._layer(RSS)}  {self._layer(RMAP)}".rstrip()
+
+    def _layer(self, layer: str) -> str:
+        if self.comparison is None or self.comparison.worst(layer) is None:
+            return f"{layer} off"
+        members = " ".join(f"{member} {self.comparison.worst(layer, member)}" for member in MEMBERS[layer])
+        bound = self.bound(layer)
+        return f"{layer} {members}" + (f" (bound {bound})" if bound else "")
+
+
+def build() -> Path:
+    """The built workloads; a guest has no compiler and brings them along."""
+    brought = os.environ.get("MEMTRACK_WORKLOADS")
+    if brought:
+        return Path(brought)
+    with contextlib.suppress(FileNotFoundError):
+        subprocess.run(["make", "-s", "-C", SOURCES, f"BUILD={BUILT}"], check=True)
+    return BUILT
+
+
+def run(row: Row, built: Path, *, rmap: bool) -> Outcome:
+    """One workload, recorded, read back and compared."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="memtrack-")))
+        files = stack.enter_context(environment.file_folder())
+        values: dict[str, str] = {}
+        try:
+            for need in row.needs:
+                values |= stack.enter_context(environment.NEEDS[need]())
+        except UnavailableError as reason:
+            return Outcome(row, skipped=str(reason))
+        report_path, recording_path = folder / "report", folder / "recording.zst"
+        plain = [str(built / row.command[0]), *(argument.format(**values) for argument in row.command[1:])]
+        command = row.disguise([*plain], folder)
+        variables = os.environ | {"MEMTRACK_ORACLE": str(report_path), "MEMTRACK_FILE_DIR": str(files)}
+        with recording_path.open("wb") as output:
+            tracker = Tracker(output, rmap=rmap, command=command)
+            with tracker:
+                session = Session(tracker, command, variables, folder, report_path)
+                plan = tracker.plan
+                row.driver(session)
+        report = session.report()
+        if session.returncode == STATUS_SKIPPED:
+            return Outcome(row, skipped=report.skipped or "the workload does not say why")
+        cached = not plan.counters_are_percpu
+        with memtrack.open(recording_path) as recording:
+            comparison = replay.compare(recording_path, report.watched, cached=cached)
+            problems = [f"the workload ended with status {session.returncode}"] if session.returncode else []
+            problems += comparison.problems
+            problems += [str(difference) for difference in comparison.differences if difference.excessive]
+            problems += _whole(recording, report)
+            if not cached:
+                problems += _peaks(row, recording, report)
+            if not problems:  # what follows relies on a run that went as it should
+                for check in row.checks:
+                    problems += check(Run(recording, report, session))
+            return Outcome(row, None, plan.rmap.reason, comparison, problems)
+
+
+def _whole(recording: Recording, report: Report) -> list[str]:
+    problems = [f"the recording is not whole: {problem}" for problem in recording.problems]
+    if recording.lost_events:
+        problems.append(f"{recording.lost_events} events were lost")
+    for layer in ("rss", "lifecycle"):
+        if recording.sources[layer]["reason"]:
+            problems.append(f"{layer} is off: {recording.sources[layer]['reason']}")
+    if not report.watched:
+        problems.append("the workload reported no quiet point")
+    unended = [process.pid for process in recording.processes if process.state != "ended"]
+    if unended:
+        problems.append(f"processes {unended} have no end")
+    return problems
+
+
+def _peaks(row: Row, recording: Recording, report: Report) -> list[str]:
+    """No peak is below what was held at a point, and where the workload's peak is at one, none is above.
+
+    Exact in both layers where the kernel's counters are: between two points the workloads only add, or only remove,
+    and where a page replaces another the recording takes both as one step.
+    """
+    problems = []
+    for process in recording.processes:
+        lived = [
+            point
+            for point in report.watched
+            if point.pid == process.pid and process.seen_ns <= point.ns <= (process.end_ns or point.ns)
+        ]
+        if not lived:
+            continue
+        largest = max(point.rss for point in lived) * recording.page_size
+        at_peak = any(point.name in row.peak_at for point in lived)
+        for layer, peak in ((RSS, process.peak), (RMAP, process.rmap_peak)):
+            if peak is None:
+                continue
+            if peak.rss_bytes is None or peak.rss_bytes < largest:
+                problems.append(
+                    f"the {layer} peak of {process.pid} is {peak.rss_bytes} bytes, below a point's {largest}"
+                )
+            elif at_peak and peak.rss_bytes != largest:
+                pages = (peak.rss_bytes - largest) // recording.page_size
+                problems.append(f"the {layer} peak of {process.pid} is {pages:+} pages off the point it is at")
+    return problems
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bpf.harness", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a workload, as the table names it")
+    parser.add_argument("--all", action="store_true", help="all workloads")
+    parser.add_argument("--rmap", action="store_true", help="the rmap layer as well")
+    parser.add_argument("--list", action="store_true", help="list the workloads")
+    options = parser.parse_args(arguments)
+    if options.list:
+        print("\n".join(row.name for row in ROWS))
+        return 0
+    chosen = [row for row in ROWS if options.all or row.name in options.names]
+    unknown = set(options.names) - {row.name for row in ROWS}
+    if unknown or not chosen:
+        parser.error(f"no workload {', '.join(sorted(unknown)) or 'chosen'} (see --list)")
+    built = build()
+    failed = 0
+    for row in chosen:
+        outcome = run(row, built, rmap=options.rmap)
+        print(outcome, flush=True)
+        for problem in outcome.problems:
+            print(f"    {problem}", flush=True)
+        failed += outcome.failed
+        reason = outcome.rmap_reason
+    if options.rmap and reason:
+        print(f"rmap is off: {reason}")
+    print(f"{len(chosen)} workloads, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,131 @@
+"""Replays a recording up to each quiet point and compares, page by page."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from memtrack.events import RECORD_BYTES
+from memtrack.reader import Reader
+from memtrack.timeline import Figures, Timeline
+from tests.bpf.points import Point
+
+RSS, RMAP = "rss", "rmap"
+# Swap is in the kernel's counters only: the reverse map is of resident pages.
+MEMBERS = {RSS: ("file", "anon", "swap", "shmem"), RMAP: ("file", "anon", "shmem")}
+
+# Before 6.2 (SPLIT_RSS_COUNTING) each thread keeps its changes to its own address space to itself until it has taken
+# this many page faults: mm/memory.c, check_sync_rss_stat() with TASK_RSS_EVENTS_THRESH, which counts up to 64 and hands
+# over at the next one.
+FAULTS_KEPT = 65
+# A fault maps one page of anonymous memory or of swap, but of a file (shmem too) those around it that are cached as
+# well: fault_around_bytes of mm/memory.c, which only debugfs can change.
+FAULT_AROUND_BYTES = 65536
+
+_KEY = struct.Struct("=8xQI28x")  # time, pid
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What the recording has beyond the oracle, in pages, and how much the kernel's own counters may be off."""
+
+    point: Point
+    layer: str
+    member: str
+    pages: int
+    bound_pages: int
+
+    @property
+    def excessive(self) -> bool:
+        return abs(self.pages) > self.bound_pages
+
+    def __str__(self) -> str:
+        bound = f" (bound {self.bound_pages})" if self.bound_pages else ""
+        return (
+            f"{self.point.name!r} of {self.point.pid}: {self.layer} {self.member} is {self.pages:+} pages off"
+            f" the oracle's {self.point.figure(self.member)}{bound}"
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    differences: tuple[Difference, ...]
+    problems: tuple[str, ...]
+
+    def worst(self, layer: str, member: str | None = None) -> int | None:
+        """The largest difference, of one member or of any; None where nothing was compared."""
+        found = [abs(d.pages) for d in self.differences if d.layer == layer and member in (None, d.member)]
+        return max(found, default=None)
+
+    def bound(self, layer: str) -> int:
+        return max((d.bound_pages for d in self.differences if d.layer == layer), default=0)
+
+
+def bound_pages(point: Point, member: str, cached: bool) -> int:
+    """How far the kernel's counter may be from the page tables; `cached`: its threads keep changes to themselves.
+
+    From 6.2 on a counter is a sum over CPUs, and the recording has the exact one.
+    """
+    if not cached:
+        return 0
+    around = max(1, FAULT_AROUND_BYTES // point.page_bytes) if member in ("file", "shmem") else 1
+    return FAULTS_KEPT * around * point.threads
+
+
+def compare(path: Path, points: Sequence[Point], *, cached: bool) -> Comparison:
+    """Every figure of every layer that the recording has, at every point."""
+    with Reader(path) as reader:
+        events = b"".join(reader.frames())
+        timeline = Timeline.of_header(reader.header)
+        layers = [RSS] if not reader.header["sources"]["rss"]["reason"] else []
+        layers += [RMAP] if reader.header["sources"]["rmap"]["tier"] else []
+    moments: dict[int, list[tuple[int, int]]] = {}
+    for index, (now, pid) in enumerate(_KEY.iter_unpack(events)):
+        moments.setdefault(pid, []).append((now, index))
+    differences: list[Difference] = []
+    problems: list[str] = []
+    fed = 0
+    for end, point in sorted(((_end_of(point, moments), point) for point in points), key=lambda pair: pair[0]):
+        if not end:
+            problems.append(f"process {point.pid} is not in the recording at {point.name!r}")
+            continue
+        problems += _restless(point, moments)
+        timeline.feed(memoryview(events)[fed * RECORD_BYTES : end * RECORD_BYTES])
+        fed = end
+        process = timeline.snapshot().get(point.pid)
+        if process is None:
+            problems.append(f"process {point.pid} does not live at {point.name!r}")
+            continue
+        for layer in layers:
+            held = process.last if layer == RSS else process.rmap_last
+            differences += _differences(point, layer, held, cached and layer == RSS, problems)
+    return Comparison(tuple(differences), tuple(problems))
+
+
+_Moments = Mapping[int, Sequence[tuple[int, int]]]  # by pid: the time and the place of each record
+
+
+def _end_of(point: Point, moments: _Moments) -> int:
+    """The number of records up to the last of this process's before the point; those of other CPUs may lie between."""
+    return max((index + 1 for now, index in moments.get(point.pid, ()) if now <= point.ns), default=0)
+
+
+def _restless(point: Point, moments: _Moments) -> Iterator[str]:
+    """Events of a process while the oracle walked it: the point was none."""
+    count = sum(point.from_ns <= now <= point.ns for now, _ in moments[point.pid])
+    if count:
+        yield f"process {point.pid} has {count} events while it was quiet at {point.name!r}"
+
+
+def _differences(
+    point: Point, layer: str, held: Figures | None, cached: bool, problems: list[str]
+) -> Iterator[Difference]:
+    for member in MEMBERS[layer]:
+        size_bytes = None if held is None else getattr(held, f"{member}_bytes")
+        if size_bytes is None:
+            problems.append(f"{layer} {member} of process {point.pid} is not known at {point.name!r}")
+            continue
+        pages = size_bytes // point.page_bytes
+        yield Difference(point, layer, member, pages - point.figure(member), bound_pages(point, member, cached))

@@ -1,0 +1,32 @@
+"""Every workload, recorded, against its own oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.bpf import harness
+from tests.bpf.replay import RMAP, RSS
+from tests.bpf.rows import ROWS, Row
+
+
+@pytest.fixture(scope="session")
+def workloads() -> Path:
+    return harness.build()
+
+
+@pytest.mark.bpf
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_workload(row: Row, workloads: Path, record_property: Callable[[str, object], None]) -> None:
+    """The rmap layer too, where the kernel has it: what it must have there, the kernel matrix says."""
+    outcome = harness.run(row, workloads, rmap=True)
+    if outcome.skipped is not None:
+        pytest.skip(outcome.skipped)
+    # The kernel matrix makes its table of these.
+    for layer in (RSS, RMAP):
+        if (pages_off := outcome.pages_off(layer)) is not None:
+            record_property(f"pages_off_{layer}", pages_off)
+    record_property("bound_rss", outcome.bound(RSS))
+    assert not outcome.problems, "\n".join(outcome.problems)
