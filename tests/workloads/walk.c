@@ -45,8 +45,6 @@
 #define MAPPINGS_MAX 8192
 #define SHMEM_DEVICES_MAX 64
 #define ENTRIES 4096
-/* Frames are seldom neighbours unless one large folio holds them: more at once costs more than it saves. */
-#define FLAGS_PER_BLOCK 32
 
 struct mapping {
     uint64_t start, end;
@@ -58,8 +56,6 @@ static int mapping_count;
 static dev_t shmem_devices[SHMEM_DEVICES_MAX];
 static int shmem_device_count;
 static uint64_t entries[ENTRIES];
-static uint64_t flags_block[FLAGS_PER_BLOCK];
-static uint64_t flags_block_pfn;
 static int page_flags = -1; /* /proc/kpageflags */
 
 long page_size(void)
@@ -241,15 +237,12 @@ static void take_smaps(char *line, void *context)
 
 static uint64_t flags_of(uint64_t pfn)
 {
-    uint64_t block = pfn - pfn % FLAGS_PER_BLOCK;
+    uint64_t flags = 0;
 
-    if (block != flags_block_pfn) {
-        memset(flags_block, 0, sizeof(flags_block));
-        if (pread(page_flags, flags_block, sizeof(flags_block), (off_t)(block * sizeof(uint64_t))) <= 0)
-            return 0;
-        flags_block_pfn = block;
-    }
-    return flags_block[pfn % FLAGS_PER_BLOCK];
+    /* One at a time: neighbours in the address space are seldom neighbours in memory. */
+    if (pread(page_flags, &flags, sizeof(flags), (off_t)(pfn * sizeof(flags))) != sizeof(flags))
+        return 0;
+    return flags;
 }
 
 /* Older kernels report a tail page's own flags, which lack what only the head has. */
@@ -377,7 +370,6 @@ bool walk(const char *who, struct figures *out)
         *out = smaps.figures;
         return true;
     }
-    flags_block_pfn = UINT64_MAX;
     if (!walk_pagemap(who, &pagemap))
         return false;
     *out = pagemap;
