@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 from dataclasses import dataclass, field
 
 from memtrack.errors import UsageError
+
+# (uid_t) -1 and (gid_t) -1, which mean "leave it as it is" to the system calls.
+_NO_ID = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
@@ -34,13 +38,7 @@ def from_environment() -> Invoker:
     """
     if os.geteuid() != 0 or "SUDO_UID" not in os.environ:
         return current()
-    try:
-        uid = int(os.environ["SUDO_UID"])
-        gid = int(os.environ["SUDO_GID"])
-    except (KeyError, ValueError):
-        raise UsageError(
-            "SUDO_UID and SUDO_GID are not the numbers that sudo sets", "unset both to run the command as root"
-        ) from None
+    uid, gid = _id("SUDO_UID"), _id("SUDO_GID")
     if uid == 0:
         return current()
     try:
@@ -53,4 +51,14 @@ def from_environment() -> Invoker:
         tuple(os.getgrouplist(user.pw_name, gid)),
         is_self=False,
         environment={"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name, "SHELL": user.pw_shell},
+    )
+
+
+def _id(variable: str) -> int:
+    """A user's or group's number, as sudo writes it."""
+    text = os.environ.get(variable, "")
+    if re.fullmatch("[0-9]{1,10}", text, re.ASCII) and int(text) < _NO_ID:
+        return int(text)
+    raise UsageError(
+        f"{variable} is {text!a}, not a number that sudo sets", "unset SUDO_UID and SUDO_GID to run the command as root"
     )
