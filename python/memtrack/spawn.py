@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from memtrack.errors import CommandError
+from memtrack.errors import CommandError, MemtrackError, UsageError
 from memtrack.invoker import Invoker
 
 Process = subprocess.Popen[bytes]
@@ -23,29 +25,58 @@ def start(command: Sequence[Argument], invoker: Invoker, **options: Any) -> Proc
     Standard streams and other inheritable descriptors are the caller's own, as under env(1); this process's own are all
     close-on-exec. Raises CommandError where the command cannot be started.
     """
+    if isinstance(command, (str, bytes)):
+        raise UsageError("the command is one string", "give a list of strings, or shlex.split() it")
     if not command:
-        raise CommandError("no command given", "put it after --", found=False)
+        raise UsageError("no command given", "name a program to run")
     options.setdefault("close_fds", False)
     if not invoker.is_self:
         environment = options.get("env")
         options |= {"user": invoker.uid, "group": invoker.gid, "extra_groups": invoker.groups}
         options["env"] = {**os.environ, **invoker.environment} if environment is None else environment
     try:
-        return subprocess.Popen(command, **options)
+        return _popen(command, options)
     except (OSError, ValueError) as error:
-        raise _cannot_run(command[0], error) from error
+        raise _cannot_run(command[0], error, options.get("cwd")) from error
 
 
-def _cannot_run(program: Argument, error: OSError | ValueError) -> CommandError:
-    name = ascii(os.fsdecode(program))[1:-1]
+def _popen(command: Sequence[Argument], options: dict[str, Any]) -> Process:
+    try:
+        return subprocess.Popen(command, **options)
+    except OSError as error:
+        program = None if error.errno != errno.ENOEXEC else _found(command[0], options.get("env"))
+        if program is None or options.get("executable") is not None:
+            raise
+        # execvp(3), and so env(1), takes what the kernel does not know for a shell script without a #! line.
+        return subprocess.Popen(["/bin/sh", program, *command[1:]], **options)
+
+
+def _found(program: Argument, environment: Mapping[str, str] | None) -> str | None:
+    path = ":".join(os.get_exec_path(environment))
+    return shutil.which(os.fsdecode(program), path=path)
+
+
+def _cannot_run(program: Argument, error: OSError | ValueError, directory: Argument | None) -> MemtrackError:
+    name = _shown(program)
     if isinstance(error, ValueError):  # a NUL byte in an argument
         return CommandError(f"cannot run {name}: {error}", found=True)
     code = error.errno or 0
-    found = code not in (errno.ENOENT, errno.ENOTDIR)
+    if error.filename is None:  # it did not come to the program: no fork, or no change of the user
+        return MemtrackError(
+            f"cannot start a process: {os.strerror(code).lower()}", "see ulimit -a and the capabilities"
+        )
+    if directory is not None and error.filename == directory:
+        return CommandError(f"cannot run {name} in {_shown(directory)}: {os.strerror(code).lower()}", found=True)
+    if code == errno.EACCES and Path(os.fsdecode(program)).is_dir():
+        return CommandError(f"cannot run {name}: it is a directory", "name a program in it", found=True)
     remedy = {
         errno.ENOENT: "check the name, PATH, and the interpreter that its first line names",
         errno.EACCES: "it needs execute permission, and so do the directories on its way",
-        errno.ENOEXEC: "it is no program for this machine, or a script without a #! line",
-        errno.E2BIG: "pass fewer or shorter arguments",
+        errno.ENOEXEC: "it is no program for this machine",
+        errno.E2BIG: "pass fewer or shorter arguments, or less environment",
     }.get(code)
-    return CommandError(f"cannot run {name}: {os.strerror(code).lower()}", remedy, found=found)
+    return CommandError(f"cannot run {name}: {os.strerror(code).lower()}", remedy, found=code != errno.ENOENT)
+
+
+def _shown(name: Argument) -> str:
+    return ascii(os.fsdecode(name))[1:-1]
