@@ -8,6 +8,7 @@ resolution, never the target's speed or this process's memory.
 from __future__ import annotations
 
 import queue
+import signal
 import struct
 import threading
 import time
@@ -15,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 
 from memtrack.container import FRAME_EVENTS
+from memtrack.errors import LoadError
 from memtrack.events import RECORD_BYTES, lost
 from memtrack.loader import Probes
 from memtrack.ringbuf import RingBuffer
@@ -64,15 +66,27 @@ class Consumer:
         ]
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        """Raises LoadError where the system gives no threads."""
+        # Signals are for the threads that know what to do with them: one that waits in sigwait must get its own.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            for thread in self._threads:
+                thread.start()
+        except RuntimeError as error:
+            self.stop()
+            raise LoadError(
+                f"cannot record: {error}", "raise the limits on processes and memory (ulimit -a)"
+            ) from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def stop(self) -> None:
         """Everything in the ring goes to the sink; returns when it has it."""
         self._stopping.set()
         self._ring.wake()
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:  # None: it was never started
+                thread.join()
 
     def mark(self, time_ns: int, record: bytes) -> None:
         """Puts a record where its time belongs; from any thread."""
