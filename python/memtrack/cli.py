@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import json
 import os
+import signal
 import sys
 import time
+import traceback
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from memtrack import recording, report
-from memtrack.errors import EXIT_MEMTRACK_FAILED, LoadError, MemtrackError, OutputError
+from memtrack.errors import EXIT_MEMTRACK_FAILED, LoadError, MemtrackError, OutputError, UsageError
 from memtrack.version import VERSION
 
 if TYPE_CHECKING:
+    from memtrack.output import Output
+    from memtrack.recorder import Tracker
     from memtrack.recording import Recording
+    from memtrack.spawn import Process
 
 _EPILOG = """\
 record ends with the command's own status, 128+N if signal N ended it, 125 if memtrack itself failed, 126 if the command
@@ -30,22 +37,26 @@ _WAIT_SECONDS = 0.05
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs memtrack with sys.argv's arguments, or the given ones, and returns the exit status."""
-    options = _parser().parse_args(arguments)
+    _occupy_standard_descriptors()
     try:
+        try:
+            options = _parser().parse_args(arguments)
+        except SystemExit:  # --help and --version have printed what they have to say
+            _flush()
+            return 0
         status: int = options.run(options)
-        sys.stdout.flush()
         return status
     except MemtrackError as error:
         return _fail(error)
     except BrokenPipeError:
-        # Whoever read our output has gone, as `| head` does. Nothing is left to say and nobody to say it to; stdout is
-        # replaced so that the interpreter's last flush does not complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_MEMTRACK_FAILED
-    except OSError as error:
-        return _fail(OutputError(f"cannot write to standard output: {os.strerror(error.errno or errno.EIO).lower()}"))
+        # Whoever read our output has gone, as `| head` does. Nothing is left to say and nobody to say it to.
+        return _end_by("SIGPIPE")
     except KeyboardInterrupt:
-        return 130
+        return _end_by("SIGINT")
+    except Exception:
+        # Our own mistake, which is reported as it is, but must not pass for the command's exit status 1.
+        traceback.print_exc()
+        return EXIT_MEMTRACK_FAILED
 
 
 def _fail(error: MemtrackError) -> int:
@@ -55,16 +66,80 @@ def _fail(error: MemtrackError) -> int:
 
 def _say(text: str) -> None:
     """To stderr; that nobody listens there changes nothing."""
-    with suppress(OSError):
+    if sys.stderr is None:  # print would take stdout, which is the command's
+        return
+    try:
         print(text, file=sys.stderr, flush=True)
+    except OSError:
+        _give_up(sys.stderr)
+
+
+def _print(text: str) -> None:
+    """To stdout, for good or with an error. What the terminal has no character for is escaped."""
+    if sys.stdout is None:
+        raise _cannot_print(errno.EBADF)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _cannot_print(error.errno or errno.EIO) from error
+
+
+def _cannot_print(code: int) -> OutputError:
+    if sys.stdout is not None:
+        _give_up(sys.stdout)
+    return OutputError(f"cannot write to standard output: {os.strerror(code).lower()}", "redirect it to a file")
+
+
+def _flush() -> None:
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _cannot_print(error.errno or errno.EIO) from error
+
+
+def _occupy_standard_descriptors() -> None:
+    """So that no file of ours gets the number of a closed one, and with it what somebody writes there.
+
+    They are closed on exec: the command finds its descriptors as we found ours.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+def _end_by(name: str) -> int:
+    """Ends this process as the signal would have, so that the shell knows; the status where there are no signals."""
+    number = getattr(signal, name, None)
+    if number is not None:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    return EXIT_MEMTRACK_FAILED
+
+
+def _give_up(stream: TextIO) -> None:
+    """What could not be written must not be tried again, and fail again, when the interpreter ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class _Parser(argparse.ArgumentParser):
     """Usage errors are memtrack's own failures: 125, as the contract has it, where argparse has 2."""
 
+    def __init__(self, **options: Any) -> None:
+        # An abbreviation would change its meaning with the next option.
+        super().__init__(allow_abbrev=False, **options)
+
     def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(EXIT_MEMTRACK_FAILED, f"{self.prog}: {message}\n")
+        raise UsageError(report.shown(message), f"{self.prog} --help says more")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,7 +147,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="memtrack", description="How much memory did this really use? RSS of a process tree, event by event."
     )
     parser.add_argument("--version", action="version", version=f"memtrack {VERSION}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+    parser.set_defaults(run=_no_action)
+    commands = parser.add_subparsers(metavar="COMMAND", parser_class=_Parser)
 
     record = commands.add_parser("record", help="run a command and record its process tree", epilog=_EPILOG)
     record.add_argument("-o", dest="output", metavar="FILE", help="the recording (default: memtrack.PID.zst)")
@@ -95,61 +171,81 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _no_action(_options: argparse.Namespace) -> int:
+    raise UsageError("nothing to do", "usage: memtrack record|report|doctor ...; memtrack --help says more")
+
+
 def _record(options: argparse.Namespace) -> int:
     # Here, because reading recordings must not need the native extension.
     try:
         from memtrack import invoker, output, recorder
-        from memtrack.signals import Forwarder
     except ImportError as error:
         raise LoadError(f"cannot load the native extension: {error}", "reinstall memtrack for this machine") from error
 
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
-        raise MemtrackError("no command to record", "put it after --, as in: record -- make -j2")
+        raise UsageError("no command to record", "put it after --, as in: record -- make -j2")
+    path = f"memtrack.{os.getpid()}.zst" if options.output is None else options.output
+    if options.json is not None and Path(options.json).absolute() == Path(path).absolute():
+        raise UsageError("the recording and the report cannot be one file", "name two with -o and --json")
     user = invoker.from_environment()
-    path = options.output or f"memtrack.{os.getpid()}.zst"
-    file = output.create(path, user, overwrite=options.force)
-    report_file: BinaryIO | None = None
-    started = False
-    try:
-        if options.json:
-            report_file = output.create(options.json, user, overwrite=options.force)
-        with Forwarder().installed() as forwarder:
-            tracker = recorder.Tracker(file, rmap=options.rmap or None, command=command, invoking_user=user)
-            failure: MemtrackError | None = None
-            try:
-                with tracker:
-                    process = tracker.spawn(command)
-                    started = True
-                    code = forwarder.wait(process)
-                    while options.wait and tracker.members and not forwarder.interrupted:
-                        time.sleep(_WAIT_SECONDS)
-            except MemtrackError as error:
-                if not started:
-                    raise
-                failure = error
+    _forget_coerced_locale()
+    with ExitStack() as files:
+        made = files.enter_context(output.create(path, user, overwrite=options.force))
+        report_made: Output | None = None
+        if options.json is not None:
+            report_made = files.enter_context(output.create(options.json, user, overwrite=options.force))
+        tracker = recorder.Tracker(made.file, rmap=options.rmap or None, command=command, invoking_user=user)
+        code, failure = _track(tracker, command, made, wait=options.wait)
         result = tracker.recording
-        if report_file is not None:
-            report_file.write(_json(result).encode("ascii"))
         _say(report.to_text(result))
         _say(f"\nrecording: {report.shown(path)} (python -m memtrack report {report.shown(path)})")
-        if failure is not None:
-            raise failure
-        if options.strict and result.lost_events:
-            raise MemtrackError(f"{result.lost_events} events were lost", "record with a larger ring or less load")
-        return 128 - code if code < 0 else code
-    finally:
-        file.close()
-        if report_file is not None:
-            report_file.close()
-        if not started:
-            for name in (path, options.json) if report_file is not None else (path,):
-                output.remove(name, user)
+        if report_made is not None:
+            report_made.write(_json(result).encode("ascii") + b"\n")
+            report_made.keep()
+    if failure is not None:
+        raise failure
+    if options.strict and result.lost_events:
+        raise MemtrackError(f"{result.lost_events} events were lost", "record with a larger ring or less load")
+    return 128 - code if code < 0 else code
+
+
+def _track(tracker: Tracker, command: Sequence[str], made: Output, *, wait: bool) -> tuple[int, MemtrackError | None]:
+    """Runs the command to its end; returns Popen's return code, and what went wrong with the recording meanwhile."""
+    from memtrack.signals import Forwarder
+
+    process: Process | None = None
+    failure: MemtrackError | None = None
+    with Forwarder().installed() as forwarder:
+        try:
+            with tracker:
+                process = forwarder.start(lambda: tracker.spawn(command))
+                try:
+                    # Now, not at the end: whoever kills us wants to find the file.
+                    made.keep()
+                except OutputError as error:
+                    failure = error
+                code = forwarder.wait(process)
+                while wait and tracker.members and not forwarder.interrupted:
+                    time.sleep(_WAIT_SECONDS)
+        except MemtrackError as error:
+            if process is None:
+                raise
+            failure = failure or error
+    return code, failure
+
+
+def _forget_coerced_locale() -> None:
+    """In the C locale the interpreter exports LC_CTYPE (PEP 538), which the command would not have found without us."""
+    with suppress(OSError):
+        started_with = Path("/proc/self/environ").read_bytes().split(b"\0")
+        if not any(variable.startswith(b"LC_CTYPE=") for variable in started_with):
+            os.environ.pop("LC_CTYPE", None)
 
 
 def _report(options: argparse.Namespace) -> int:
     with recording.open(options.file) as result:
-        print(_json(result) if options.json else report.to_text(result))
+        _print(_json(result) if options.json else report.to_text(result))
     return 0
 
 
@@ -157,7 +253,7 @@ def _doctor(options: argparse.Namespace) -> int:
     from memtrack import doctor
 
     findings: dict[str, Any] = doctor.collect()
-    print(json.dumps(findings, indent=2) if options.json else doctor.to_text(findings))
+    _print(json.dumps(findings, indent=2) if options.json else doctor.to_text(findings))
     return 0
 
 

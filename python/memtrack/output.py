@@ -4,72 +4,118 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from memtrack.errors import OutputError
 from memtrack.invoker import Invoker
 
+_ANOTHER_PLACE = "name another place"
+_FREE_SPACE = f"free some space, or {_ANOTHER_PLACE}"
 _REMEDIES = {
-    errno.EEXIST: "use -f to overwrite it, or -o to name another",
-    errno.ENOENT: "create the directory first, or name another with -o",
-    errno.ENOTDIR: "name a path whose directories exist with -o",
-    errno.EACCES: "name a place that you can write with -o",
-    errno.EPERM: "name a place that you can write with -o",
-    errno.EROFS: "name a place on a file system that is not read-only with -o",
-    errno.ENOSPC: "free some space, or name another place with -o",
-    errno.ELOOP: "the last part of the path is a symbolic link, which is not followed; name a file",
-    errno.EISDIR: "name a file with -o",
-    errno.ENAMETOOLONG: "choose a shorter name with -o",
+    errno.EEXIST: "use -f to overwrite it, or name another",
+    errno.ENOENT: f"create the directory first, or {_ANOTHER_PLACE}",
+    errno.EROFS: "name a place on a file system that is not read-only",
+    errno.ENOSPC: _FREE_SPACE,
+    errno.EDQUOT: _FREE_SPACE,
+    errno.EFBIG: f"raise the limit on file sizes (ulimit -f), or {_ANOTHER_PLACE}",
+    errno.ENAMETOOLONG: "choose a shorter name",
 }
 
+# Tells temporary names of one process apart.
+_numbers = itertools.count()
 
-def create(path: str | os.PathLike[str], invoker: Invoker, *, overwrite: bool = False) -> BinaryIO:
-    """Opens `path` for writing and reading back, unbuffered, with the rights of `invoker`, who owns the file.
 
-    The last part of the path is never followed where it is a link, and what exists is only replaced where `overwrite`
-    says so and it is a regular file. Not for use while other threads depend on the effective user id.
+class Output:
+    """A file in the making. It goes away when the `with` block ends, unless `keep` has been called.
+
+    What it overwrites stays as it was until then, so that a run which comes to nothing costs no old recording.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+    def __init__(self, path: Path, invoker: Invoker, *, replaces: bool) -> None:
+        """With the rights of `invoker`, who owns the file. Raises OSError."""
+        self._path = path
+        self._invoker = invoker
+        self._made = path.with_name(f".memtrack-{os.getpid()}-{next(_numbers)}") if replaces else path
+        self._kept = False
+        # Read access too: the recording is read back. O_EXCL follows no link and opens nothing that exists.
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with _rights_of(invoker):
+            fd = os.open(self._made, flags, 0o666)
+        self.file: BinaryIO = cast(BinaryIO, io.FileIO(fd, "r+b"))
+        """Unbuffered."""
+
+    def keep(self) -> None:
+        """From here on the file has its name, and stays."""
+        if self._made != self._path:
+            try:
+                with _rights_of(self._invoker):
+                    self._made.replace(self._path)
+            except OSError as error:
+                raise _cannot_write(self._path, error) from error
+        self._kept = True
+
+    def write(self, content: bytes) -> None:
+        """All of it, or OutputError."""
+        rest = memoryview(content)
+        try:
+            while rest:
+                rest = rest[self.file.write(rest) :]
+        except OSError as error:
+            raise _cannot_write(self._path, error) from error
+
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+        if not self._kept:
+            # It may be gone, or its directory may be.
+            with suppress(OSError), _rights_of(self._invoker):
+                self._made.unlink()
+
+
+def create(path: str | os.PathLike[str], invoker: Invoker, *, overwrite: bool = False) -> Output:
+    """Makes `path` with the rights of `invoker`.
+
+    The last part of the path is never followed where it is a link. What exists is only replaced where `overwrite` says
+    so and it is a regular file. Not for use while other threads depend on the effective user id.
+    """
+    path = Path(path)
     try:
         with _rights_of(invoker):
-            fd = os.open(path, flags | (0 if overwrite else os.O_EXCL), 0o666)
+            exists = _check_replaceable(path)
+        if exists and not overwrite:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        return Output(path, invoker, replaces=exists)
     except OSError as error:
-        raise _cannot_create(path, error) from error
+        raise _cannot_write(path, error) from error
+
+
+def _check_replaceable(path: Path) -> bool:
+    """Whether there is a regular file; raises OutputError where there is anything else."""
     try:
-        _prepare(fd, path)
-    except BaseException:
-        os.close(fd)
-        raise
-    return cast(BinaryIO, io.FileIO(fd, "r+b"))
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return False
+    if stat.S_ISREG(mode):
+        return True
+    kind = "a symbolic link" if stat.S_ISLNK(mode) else "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+    raise OutputError(f"cannot write {_shown(path)}: it is {kind}", "name a file")
 
 
-def remove(path: str | os.PathLike[str], invoker: Invoker) -> None:
-    """Takes away a file that create made and that came to nothing."""
-    with _rights_of(invoker):
-        Path(path).unlink(missing_ok=True)
+def _cannot_write(path: Path, error: OSError) -> OutputError:
+    code = error.errno or errno.EIO
+    cause = f"cannot write {_shown(path)}: {os.strerror(code).lower()}"
+    return OutputError(cause, _REMEDIES.get(code, _ANOTHER_PLACE))
 
 
-def _prepare(fd: int, path: str | os.PathLike[str]) -> None:
-    # O_NONBLOCK was for the open only: a FIFO without a reader would have blocked it.
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        raise OutputError(f"cannot write {_shown(path)}: not a regular file", "name a file with -o")
-    os.set_blocking(fd, True)
-    os.ftruncate(fd, 0)
-
-
-def _cannot_create(path: str | os.PathLike[str], error: OSError) -> OutputError:
-    code = error.errno or 0
-    # A FIFO that nobody reads.
-    cause = "not a regular file" if code == errno.ENXIO else os.strerror(code).lower()
-    return OutputError(f"cannot write {_shown(path)}: {cause}", _REMEDIES.get(code, "name another place with -o"))
-
-
-def _shown(path: str | os.PathLike[str]) -> str:
+def _shown(path: Path) -> str:
     return ascii(os.fspath(path))[1:-1]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -23,49 +23,53 @@ FORWARDED = (
     signal.SIGALRM,
 )
 
-# siginfo's si_code of what the terminal itself sends to its whole foreground group.
+# siginfo's si_code of what the terminal itself sends to its whole foreground group, and which signals those are.
 _SI_KERNEL = 0x80
+_OF_TERMINALS = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGWINCH})
 
 
 class Forwarder:
-    """Takes signals from the time it is entered, and hands them on as soon as there is a command."""
+    """Takes signals from the time it is installed, and hands them on as soon as there is a command.
+
+    What the terminal sends reaches a command that runs without us: that is not passed on, or it would come twice.
+    """
 
     def __init__(self) -> None:
-        self._early: list[int] = []
-        self._child: Process | None = None
+        self._untold: list[int] = []
+        self._starting = False
+
+    def start(self, start: Callable[[], Process]) -> Process:
+        """What `start` returns. From the time it is called on the command may get the terminal's signals itself."""
+        self._starting = True
+        return start()
 
     def wait(self, child: Process) -> int:
-        """Waits for the command, passing on what comes meanwhile; returns Popen's return code.
-
-        What the terminal sends reaches the command without us: that is not passed on, or it would come twice.
-        """
+        """Waits for the command, passing on what comes meanwhile; returns Popen's return code."""
         watched = {signal.SIGCHLD, *FORWARDED}
-        signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
         try:
-            self._child = child
-            for number in self._early:
-                self._send(number)
+            self._starting = False
+            early, self._untold = self._untold, []
+            for number in early:
+                _send(child, number)
             while (code := child.poll()) is None:
                 info = signal.sigwaitinfo(watched)
                 if info.si_signo != signal.SIGCHLD and info.si_code != _SI_KERNEL:
-                    self._send(info.si_signo)
+                    _send(child, info.si_signo)
             return code
         finally:
-            # Back to handlers, which forward whatever still comes, for instance while a tree is waited for.
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)
-
-    def _send(self, number: int) -> None:
-        assert self._child is not None
-        with suppress(ProcessLookupError, PermissionError):
-            self._child.send_signal(number)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        self._early.append(number)
+        # Python does not tell a handler who sent it. In the short time between the command's start and wait, what may
+        # come from the terminal is taken to come from it: a key can be pressed again, but not taken back.
+        if not (self._starting and number in _OF_TERMINALS and _in_foreground()):
+            self._untold.append(number)
 
     @property
     def interrupted(self) -> bool:
-        """Whether a signal came that nobody has been given yet."""
-        return bool(self._early)
+        """Whether a signal came that nobody has been given: after the command's end, somebody wants us to end."""
+        return bool(self._untold)
 
     @contextmanager
     def installed(self) -> Iterator[Forwarder]:
@@ -74,6 +78,9 @@ class Forwarder:
         for number in FORWARDED:
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup's choice is the command's as well
                 before[number] = signal.signal(number, self._handle)
+        if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+            # The kernel would throw away the command's status, and not tell us of its end.
+            before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
             yield self
         finally:
@@ -81,7 +88,21 @@ class Forwarder:
                 signal.signal(number, handler)
 
 
-def end_by(number: int) -> None:
-    """Ends this process the way a signal would have."""
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
+def _send(child: Process, number: int) -> None:
+    # Gone already; or of another user, as a set-user-id program is.
+    with suppress(ProcessLookupError, PermissionError):
+        child.send_signal(number)
+
+
+def _in_foreground() -> bool:
+    """Whether a terminal's keys send signals to this process's group."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
