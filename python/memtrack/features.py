@@ -195,7 +195,7 @@ def _check(result: int) -> None:
 def _reason(error: OSError) -> str:
     # What libbpf says when none of the places that it knows has any.
     if error.errno == errno.ESRCH:
-        return "there is none (the kernel needs CONFIG_DEBUG_INFO_BTF, and /sys must be mounted)"
+        return "there is none"
     return (error.strerror or str(error)).lower()
 
 

@@ -24,6 +24,8 @@ CPUS_MAX = 4096
 # Not attached: run once by learn_cpu_offsets' caller.
 _RUN_ONCE = frozenset({"learn_cpu_offsets"})
 
+_DOCTOR = "python -m memtrack doctor says what this kernel has"
+
 _FAILED_PROGRAM = re.compile(r"prog '(\w+)': (?:failed to load|BPF program load failed)")
 
 
@@ -207,11 +209,11 @@ def load(facts: KernelFacts, *, rmap: bool, ring_bytes: int, machine: Machine | 
         refused["learn_cpu_offsets"] = f"more than {CPUS_MAX} possible CPUs"
     while True:
         plan = hooks.choose(facts, rmap, refused)
+        if facts.problem:
+            raise FeatureError(f"nothing can be recorded: {facts.problem}", features.btf().remedy or _DOCTOR)
         if not plan.programs:
-            raise FeatureError(
-                f"nothing can be recorded: {plan.rss.reason or plan.lifecycle.reason}",
-                "python -m memtrack doctor says what this kernel has",
-            )
+            reason = plan.rss.reason or plan.lifecycle.reason
+            raise FeatureError(f"nothing can be recorded: {reason}", _remedy_for_refusal() if refused else _DOCTOR)
         try:
             return Probes(plan, machine, ring_bytes)
         except _RefusedError as refusal:
@@ -240,9 +242,17 @@ def _summary(log: str, error: int) -> str:
 def _cannot_load(error: int, log: str) -> LoadError:
     cause = f"cannot load BPF object: {_message(error)}"
     if -error in (errno.EPERM, errno.EACCES):
-        return LoadError(cause, "run as root, or grant CAP_BPF and CAP_PERFMON")
+        return LoadError(cause, _remedy_for_refusal())
     last = next((line for line in reversed(log.splitlines()) if line.startswith("libbpf: ")), "")
     return LoadError(f"{cause}: {last.removeprefix('libbpf: ')}" if last else cause)
+
+
+def _remedy_for_refusal() -> str:
+    """What to do where the kernel says no and not why: whatever is known to stand in the way."""
+    for finding in (*features.capabilities(), features.lockdown()):
+        if finding.answer is features.Answer.NO and finding.remedy:
+            return finding.remedy
+    return _DOCTOR
 
 
 def _message(error: int) -> str:
