@@ -10,11 +10,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from memtrack import features, invoker, loader, recording, spawn
 from memtrack.consumer import Consumer
-from memtrack.errors import MemtrackError, UsageError
+from memtrack.errors import MemtrackError, OutputError, UsageError
 from memtrack.events import MarkKind, mark
 from memtrack.hooks import Plan
 from memtrack.invoker import Invoker
@@ -30,6 +30,9 @@ from memtrack.writer import Writer
 RING_BYTES = 32 << 20
 # ... but not more than this part of the machine's memory.
 RING_PART_OF_MEMORY = 64
+
+# pid_t has 31 bits and no kernel's pid_max is above it.
+_PID_MAX = (1 << 31) - 1
 
 # Either turns the rmap layer on; the second is what existing users of these events set.
 RMAP_VARIABLES = ("MEMTRACK_TRACK_RMAP", "CODSPEED_MEMTRACK_TRACK_RMAP")
@@ -80,7 +83,7 @@ class Tracker:
         self._probes = loader.load(features.probe(), rmap=self._rmap, ring_bytes=self._ring_bytes)
         try:
             self._ring = RingBuffer(self._probes.ring_fd, self._ring_bytes)
-            self._file: Any = self._output or tempfile.TemporaryFile(prefix="memtrack-")
+            self._file: Any = self._output or _temporary_file()
             self._start_ns = time.monotonic_ns()
             self._writer = Writer(self._file, self._header())
             self._timeline = Timeline.of_header(self._writer.header)
@@ -141,6 +144,8 @@ class Tracker:
         probes = self._entered()
         if probes.plan.adopt.reason:
             raise UsageError(f"cannot adopt a process: {probes.plan.adopt.reason}")
+        if not 0 < pid <= _PID_MAX:
+            raise UsageError(f"cannot adopt process {pid}: no process has such a number")
         with self._lock:
             adopted = probes.adopt(pid)
         if not adopted:
@@ -248,6 +253,16 @@ def record(
 def rmap_wanted() -> bool:
     """Whether the environment asks for the rmap layer."""
     return any(os.environ.get(name) == "1" for name in RMAP_VARIABLES)
+
+
+def _temporary_file() -> BinaryIO:
+    try:
+        return cast(BinaryIO, tempfile.TemporaryFile(prefix="memtrack-"))
+    except OSError as error:
+        raise OutputError(
+            f"cannot make a temporary file for the recording: {str(error.strerror).lower()}",
+            "set TMPDIR, or give an output",
+        ) from error
 
 
 def _ring_bytes(wanted: int | None) -> int:
