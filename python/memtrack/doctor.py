@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from memtrack import features, hooks
-from memtrack.errors import MemtrackError
+from memtrack.errors import FeatureError, MemtrackError
 from memtrack.features import Answer, Finding
 from memtrack.hooks import RMAP_FAMILIES, RMAP_TIERS, KernelFacts, Layer, Plan
 from memtrack.version import VERSION
@@ -23,6 +23,7 @@ RING_BYTES = 256 * 1024
 
 _RSS_ONLY = "record without --rmap, which needs none of this"
 _OTHER_KERNEL = "use a kernel that has it"
+_BUG = "report this as a bug, with all that doctor says, if tp_btf and fentry are taken as told below"
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,17 @@ def describe(facts: KernelFacts, attempt: Attempt, environment: Iterable[Finding
 
 
 def _layer(layer: Layer, attempt: Attempt, remedy: str) -> dict[str, str | None]:
+    problem = attempt.problem
     if layer.reason:
         # That the kernel lacks something is known even where nothing could be tried.
-        return {"answer": Answer.NO.value, "reason": layer.reason, "remedy": remedy}
-    if attempt.problem:
-        return {"answer": Answer.UNKNOWN.value, "reason": attempt.problem.cause, "remedy": attempt.problem.remedy}
+        bug = attempt.plan and layer.reason.startswith("the kernel refused ") and remedy == _OTHER_KERNEL
+        return {"answer": Answer.NO.value, "reason": layer.reason, "remedy": _BUG if bug else remedy}
+    if isinstance(problem, FeatureError):
+        # The kernel was asked, and took nothing. That doctor should be asked is no remedy here.
+        asked = problem.remedy is None or "doctor" in problem.remedy
+        return {"answer": Answer.NO.value, "reason": problem.cause, "remedy": _BUG if asked else problem.remedy}
+    if problem:
+        return {"answer": Answer.UNKNOWN.value, "reason": problem.cause, "remedy": problem.remedy}
     return {"answer": Answer.YES.value, "reason": None, "remedy": None}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +23,9 @@ def finding(report: dict[str, Any], subject: str) -> str:
     return answer
 
 
-def test_what_works_is_what_a_recording_has(report: dict[str, Any]) -> None:
-    sources = memtrack.record(["true"], rmap=True).sources
+def test_what_works_is_what_a_recording_has(report: dict[str, Any], tmp_path: Path) -> None:
+    with (tmp_path / "recording").open("w+b") as output:
+        sources = memtrack.record(["true"], rmap=True, output=output).sources
     layers = report["layers"]
     for name, source in sources.items():
         assert (layers[name]["answer"] == "yes") == (source["reason"] is None), (name, source["reason"])

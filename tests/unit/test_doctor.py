@@ -11,7 +11,7 @@ import pytest
 
 from memtrack import doctor
 from memtrack.doctor import Attempt, describe, to_text
-from memtrack.errors import LoadError
+from memtrack.errors import FeatureError, LoadError
 from memtrack.features import Answer, Finding
 from memtrack.hooks import KernelFacts, choose
 from tests.unit.kernels import kernel_facts
@@ -90,6 +90,16 @@ def test_without_privileges_nothing_is_claimed() -> None:
     assert text.count(problem.cause) == 1
 
 
+def test_a_kernel_that_refuses_everything() -> None:
+    problem = FeatureError("nothing can be recorded: the kernel refused task_newtask", "ask doctor")
+    report = describe(NEWEST, Attempt(problem=problem), [FENTRY])
+    text = check(report)
+    assert set(answers(report).values()) == {"no"}
+    assert problem.cause in text
+    assert "report this as a bug" in text
+    assert "ask doctor" not in text
+
+
 def test_what_the_kernel_lacks_is_known_without_privileges() -> None:
     problem = LoadError(f"cannot load BPF object: {EPERM}", "run as root")
     report = describe(kernel_facts("5.10"), Attempt(problem=problem), [])
@@ -119,6 +129,7 @@ def test_a_lost_lifecycle_hook(lost: str) -> None:
     )
     assert report["verdict"] == expected
     assert report["layers"]["lifecycle"]["reason"].startswith(f"the kernel refused {lost}: {EPERM}")
+    assert report["layers"]["lifecycle"]["remedy"].startswith("report this as a bug")
 
 
 def test_every_kernel_can_be_described() -> None:
