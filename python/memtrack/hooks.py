@@ -7,8 +7,8 @@ already refused when it was tried.
 What stays true when a hook is missing, and what is therefore still recorded:
 
 ``task_newtask`` (fork)
-    Nobody says who was forked. The processes that are named to the recorder (the command itself, adopted ones) are
-    followed through exec to exit and their figures are true; their children are not seen. So figures of the whole
+    Nobody says who was forked. Adopted processes are followed through exec to exit and their figures are true; a command
+    that the recorder starts is known by its fork alone, and neither it nor any child is seen. So figures of the whole
     tree are unknown: `Plan.lifecycle.reason` is set, and whoever sums over the tree gives null with that reason.
 ``sched_process_exec``
     Nothing says when a process gets a new address space. The command itself begins with an exec, and any other
@@ -105,7 +105,7 @@ LIFECYCLE_LOSSES: Mapping[str, str] = MappingProxyType(
     {
         "sched_process_exec": "nothing says when a process gets a new address space",
         "sched_process_exit": "nothing says when a process and its address space end",
-        "task_newtask": "children are not followed, so figures of the whole tree are unknown",
+        "task_newtask": "no new process is seen, so figures of the whole tree are unknown",
     }
 )
 """Tracepoints (program and tracepoint have one name) and what is lost without each; the gravest first."""

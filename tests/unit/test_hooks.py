@@ -313,11 +313,11 @@ def test_without_exec_or_exit_no_figure_is_known_to_be_true(hook: str, how: str)
     assert plan.lifecycle.hooks == tuple(f"tp_btf/{name}" for name in LIFECYCLE_LOSSES if name != hook)
 
 
-def test_without_fork_the_named_processes_are_still_accounted() -> None:
+def test_without_fork_adopted_processes_are_still_accounted() -> None:
     plan = choose(without(NEWEST, "task_newtask"), rmap=True)
     check_consistent(plan)
     assert plan.lifecycle.reason == (
-        "the kernel has no tracepoint task_newtask: children are not followed, so figures of the whole tree are unknown"
+        "the kernel has no tracepoint task_newtask: no new process is seen, so figures of the whole tree are unknown"
     )
     assert plan.rss.reason is plan.rmap.reason is None
     assert plan.programs == {*ALWAYS, *PERCPU, *FOLIO_PUD} - {"task_newtask"}
