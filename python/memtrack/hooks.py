@@ -7,9 +7,9 @@ already refused when it was tried.
 What stays true when a hook is missing, and what is therefore still recorded:
 
 ``task_newtask`` (fork)
-    Nobody says who was forked. Adopted processes are followed through exec to exit and their figures are true; a command
-    that the recorder starts is known by its fork alone, and neither it nor any child is seen. So figures of the whole
-    tree are unknown: `Plan.lifecycle.reason` is set, and whoever sums over the tree gives null with that reason.
+    Nobody says who was forked. Adopted processes are followed through exec to exit, and their figures are true; a
+    command that the recorder starts is known by its fork alone, and neither it nor any child is seen. So figures of the
+    whole tree are unknown: `Plan.lifecycle.reason` is set, and whoever sums over the tree gives null with that reason.
 ``sched_process_exec``
     Nothing says when a process gets a new address space. The command itself begins with an exec, and any other
     process may exec at any time, after which its last figures would stand for memory that is gone. No figure of
