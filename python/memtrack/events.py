@@ -41,6 +41,7 @@ class EventType(IntEnum):
     LOST = 65
     MARK = 66
     ADOPT = 67
+    PEAK = 68
 
 
 class Member(IntEnum):
@@ -169,6 +170,22 @@ class Adopt(NamedTuple):
     parent_pid: int
 
 
+class Told(NamedTuple):
+    """PEAK: one member's part of the largest sum so far, as the kernel side kept it; pid 0 is the tree.
+
+    `at_ns` is when that sum was, and `processes` how many lived then (0 in a process's own).
+    """
+
+    type: EventType
+    time_ns: int
+    pid: int
+    tid: int
+    member: int
+    processes: int
+    size_bytes: int
+    at_ns: int
+
+
 class Unknown(NamedTuple):
     """A type this version does not know, payload as it is."""
 
@@ -179,7 +196,7 @@ class Unknown(NamedTuple):
     payload: bytes
 
 
-Event: TypeAlias = Alloc | Realloc | Figure | Rmap | Fork | Exec | Exit | Lost | Mark | Adopt | Unknown
+Event: TypeAlias = Alloc | Realloc | Figure | Rmap | Fork | Exec | Exit | Lost | Mark | Adopt | Told | Unknown
 
 # Offsets and types after the 24 bytes that all records share; checked against bpf/event.h by tests/unit/test_events.py.
 _HEAD: Final = "B7xQII"
@@ -201,6 +218,7 @@ _PAYLOADS: Final[dict[EventType, str]] = {
     EventType.LOST: "Q16x",
     EventType.MARK: "I20s",
     EventType.ADOPT: "16sI4x",
+    EventType.PEAK: "iIQQ",
 }
 
 
@@ -258,6 +276,7 @@ _KnownClass: TypeAlias = (
     | type[Lost]
     | type[Mark]
     | type[Adopt]
+    | type[Told]
 )
 _CLASSES: Final[dict[EventType, _KnownClass]] = {
     EventType.MALLOC: Alloc,
@@ -277,6 +296,7 @@ _CLASSES: Final[dict[EventType, _KnownClass]] = {
     EventType.LOST: Lost,
     EventType.MARK: Mark,
     EventType.ADOPT: Adopt,
+    EventType.PEAK: Told,
 }
 
 

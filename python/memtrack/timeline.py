@@ -15,8 +15,10 @@ The state machine, small enough to be written a second time in C:
   that its figures have seen: its epoch.
 * An event for an unknown pid starts a process, for its FORK was lost. One for a pid that has ended is late, and is
   dropped, unless something was lost since. A second FORK for a pid that lives ends the first process unseen.
-* Peaks: a sum is a candidate after each RSS and RMAP, and after the SYNC of the last member, when the four are one
-  statement. The first instant of the largest sum is kept, with its parts.
+* Peaks: a sum is a candidate after each RMAP, after each RSS but swap's, and after the SYNC of the last member, when
+  the four are one statement. The first instant of the largest sum is kept, with its parts.
+* PEAK is a sum that the kernel side saw, and a candidate in the rss layer of its process, or of the tree (pid 0), once
+  the last member completes it. It tells what was not recorded: events that were lost, or left out.
 * What replaces a page in place (copy on write, the split of a huge page) is mapped before the old is unmapped, and the
   rmap sum between the two never was. So adding at an address is looked at together with the same task's next event:
   where that removes at the same address something of another member, or the same number of pages > 1, the two are one
@@ -53,12 +55,13 @@ _EXIT: Final = int(EventType.EXIT)
 _SYNC: Final = int(EventType.SYNC)
 _LOST: Final = int(EventType.LOST)
 _ADOPT: Final = int(EventType.ADOPT)
+_PEAK: Final = int(EventType.PEAK)
 _FILE: Final = int(Member.FILE)
 _ANON: Final = int(Member.ANON)
 _SWAP: Final = int(Member.SWAP)
 _SHMEM: Final = int(Member.SHMEM)
 _MEMBERS: Final = len(Member)
-_RARE: Final = frozenset((_FORK, _EXEC, _EXIT, _ADOPT, _LOST))
+_RARE: Final = frozenset((_FORK, _EXEC, _EXIT, _ADOPT, _LOST, _PEAK))
 _PAYLOAD: Final = 24
 
 # How many records are decoded at a time; bounds memory to about 1.5 MiB.
@@ -135,13 +138,14 @@ class Result:
 class _Held:
     """One layer of one process."""
 
-    __slots__ = ("peak", "peak_sum", "sum", "values")
+    __slots__ = ("peak", "peak_sum", "sum", "told", "values")
 
     def __init__(self) -> None:
         self.values: list[_Figure] = [None] * _MEMBERS
         self.sum = 0
         self.peak_sum = -1
         self.peak: _Top | None = None
+        self.told: dict[int, int] = {}  # of a PEAK that is not complete yet, by member
 
     def forget(self) -> None:
         self.values = [None] * _MEMBERS
@@ -151,13 +155,14 @@ class _Held:
 class _Layer:
     """One layer of the tree."""
 
-    __slots__ = ("peak", "peak_sum", "sum", "totals")
+    __slots__ = ("peak", "peak_sum", "sum", "told", "totals")
 
     def __init__(self) -> None:
         self.totals = [0] * _MEMBERS
         self.sum = 0
         self.peak_sum = -1
         self.peak: _Top | None = None
+        self.told: dict[int, int] = {}  # of a PEAK that is not complete yet, by member
 
     def forget(self) -> None:
         self.totals = [0] * _MEMBERS
@@ -240,6 +245,7 @@ class Timeline:
         self._fork_payload = struct.Struct(order + "I20x")
         self._adopt_payload = struct.Struct(order + "16sI4x")
         self._lost_payload = struct.Struct(order + "Q16x")
+        self._peak_payload = struct.Struct(order + "iIQQ")
         self._page_size = page_size
         self._has_rss = rss
         self._has_rmap = rmap
@@ -320,7 +326,8 @@ class Timeline:
                     process = self._process(pid, now)
                 if process is not None and 0 <= member < _MEMBERS:
                     rss.put(process.rss, member, size if size < _NEGATIVE else 0)
-                    rss.rise(process.rss, now, self._known)
+                    if member != _SWAP:
+                        rss.rise(process.rss, now, self._known)
             elif kind == _RMAP:
                 if not self._has_rmap or index in merged:
                     continue
@@ -347,6 +354,8 @@ class Timeline:
                 elif kind == _ADOPT:
                     comm, parent_pid = self._adopt_payload.unpack(payload)
                     self._adopt(pid, now, text_from_bytes(comm), parent_pid)
+                elif kind == _PEAK:
+                    self._tell(pid, now, *self._peak_payload.unpack(payload))
                 else:
                     self._lose(*self._lost_payload.unpack(payload))
         self._waiting = b""
@@ -448,6 +457,20 @@ class Timeline:
                 self._rmap.put(held, member, size_bytes + delta_pages * self._page_size)
         if known:
             self._rmap.rise(held, now_ns, self._known)
+
+    def _tell(self, pid: int, now_ns: int, member: int, processes: int, size_bytes: int, at_ns: int) -> None:
+        process = self._process(pid, now_ns) if pid else None
+        if not 0 <= member < _MEMBERS or (pid and process is None):
+            return
+        top = process.rss if process is not None else self._rss
+        top.told[member] = size_bytes if size_bytes < _NEGATIVE else 0
+        if member < _MEMBERS - 1:
+            return
+        told, top.told = top.told, {}
+        # Nothing was seen where there is no time; a part that is missing was lost.
+        if at_ns and len(told) == _MEMBERS and (total := told[_FILE] + told[_ANON] + told[_SHMEM]) > top.peak_sum:
+            top.peak_sum = total
+            top.peak = (at_ns, [told[member] for member in range(_MEMBERS)], None if pid else processes)
 
     def _lose(self, lost_events: int) -> None:
         self._lost_events += lost_events
