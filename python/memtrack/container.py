@@ -7,7 +7,7 @@
               header and the trailer being entries with decompressed size 0
 
 Any zstd tool passes over skippable frames, so `zstd -dc FILE` gives exactly the array of events. Such frames have no
-checksum of their own, so the JSON's last member is "crc32": eight hex digits over every byte before its comma.
+checksum of their own, so the JSON's last member is "crc32": eight hex digits over every byte before its name.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_METADATA_BYTES: Final = 1 << 20
 
 assert FRAME_EVENTS * RECORD_BYTES <= 1 << 20
 
-_CRC_MEMBER: Final = re.compile(rb',"crc32":"([0-9a-f]{8})"\}\Z')
+_CRC_MEMBER: Final = re.compile(rb'"crc32":"([0-9a-f]{8})"\}\Z')
 
 
 def skippable(magic: int, content: bytes) -> bytes:
@@ -56,9 +56,9 @@ def skippable(magic: int, content: bytes) -> bytes:
 
 def pack_metadata(metadata: dict[str, Any]) -> bytes:
     """JSON with its checksum. Names that are not UTF-8 are surrogates (os.fsdecode), which JSON's escapes carry."""
-    body = json.dumps({**metadata, "crc32": ""}, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
-    body = body[: -len(',"crc32":""}')]
-    return body + b',"crc32":"%08x"}' % zlib.crc32(body)
+    text = json.dumps({**metadata, "crc32": ""}, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    before = text.removesuffix('"crc32":""}').encode("ascii")
+    return before + b'"crc32":"%08x"}' % zlib.crc32(before)
 
 
 def unpack_metadata(content: bytes) -> tuple[dict[str, Any] | None, bool]:

@@ -45,8 +45,12 @@ def measure(peek: Peek) -> Frame:
     # No writer makes a frame larger than its content but for the headers; one that does (empty blocks without end)
     # would have to be held in memory.
     limit = content_bytes + (content_bytes >> 7) + 1024
+    blocks_left = content_bytes // RECORD_BYTES + 1
     last = False
     while not last:
+        if not blocks_left:
+            raise FrameError("it has more blocks than records")
+        blocks_left -= 1
         head = int.from_bytes(peek(offset, _BLOCK_HEAD_BYTES), "little")
         last, kind, size = bool(head & 1), head >> 1 & 3, head >> 3
         if kind == _BLOCK_RESERVED:
