@@ -110,10 +110,10 @@ def _ending(recording: Recording) -> str:
     elif recording.status.exit_code is not None:
         how = f"with exit status {recording.status.exit_code}"
     else:
-        how = "in a way that was not recorded"
-    text = f"{how}, after {duration(recording.duration_ns)}"
+        how = "not known"
+    text = how if recording.duration_ns is None else f"{how}, after {duration(recording.duration_ns)}"
     left = recording.processes_left
-    return f"{text}; {_count(left, 'process', 'processes')} of its tree lived on" if left else text
+    return f"{text}; {_count(left, 'process', 'processes')} of the tree lived on" if left else text
 
 
 def _peak_text(peak: Peak, recording: Recording) -> str:
@@ -129,9 +129,8 @@ def _peak_text(peak: Peak, recording: Recording) -> str:
 def _lost(recording: Recording) -> str:
     if not recording.lost_events:
         return "nothing"
-    return (
-        f"{_count(recording.lost_events, 'event', 'events')}; after that, figures start anew from the kernel's counters"
-    )
+    events = _count(recording.lost_events, "event", "events")
+    return f"{events}; after a loss figures start anew from the kernel's counters"
 
 
 def _hooks(recording: Recording) -> list[tuple[str, str]]:
