@@ -1,6 +1,6 @@
 # Thin: what each of these does stands in tools/, in build.py or in pyproject.toml.
 PYTHON := .venv/bin/python
-C_SOURCES = $(shell find bpf tests -name '*.[ch]')
+C_SOURCES = $(shell find bpf tests benchmarks -name '*.[ch]')
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint format build bench vmtest wheels fuzz clean
@@ -33,8 +33,8 @@ build: ## set up what is missing, and build into python/memtrack
 	tools/setup build
 
 bench: ## measure against other recorders, and print ratios (root)
-	tools/setup build test
-	$(PYTHON) -m benchmarks
+	tools/setup build test bench
+	$(PYTHON) -m benchmarks $(ARGS)
 
 vmtest: ## run the tests in virtual machines: the whole kernel matrix, or K=6.12 (root)
 	tools/setup build test
