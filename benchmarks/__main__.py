@@ -1,0 +1,61 @@
+"""The command: ``python -m benchmarks [--quick]``, as root, in a checkout that has been built."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks import machine, programs, rounds, table
+from benchmarks.contenders import CONTENDERS
+from benchmarks.workloads import WORKLOADS
+
+RESULTS = programs.BUILD / "results.json"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: under 2 minutes instead of 10")
+    parser.add_argument("--only", metavar="WORD", help="only what has this word in its name")
+    parser.add_argument("--rounds", type=int, metavar="N", help="so many rounds of each workload")
+    arguments = parser.parse_args()
+    if os.geteuid() != 0:
+        parser.error("recorders need root here")
+    started = time.monotonic()
+    results: dict[str, Any] = {"machine": machine.facts()}
+    print(machine.text(results["machine"]), table.LEGEND, sep="\n")
+    with machine.as_it_was():
+        results["workloads"] = _recorders(arguments)
+    RESULTS.write_text(json.dumps(results, indent=1))
+    print(f"took {time.monotonic() - started:.0f} s; figures are in {RESULTS.relative_to(programs.ROOT)}")
+    return 0
+
+
+def _recorders(arguments: argparse.Namespace) -> dict[str, Any]:
+    results = {}
+    for workload in WORKLOADS:
+        if arguments.only and arguments.only not in workload.name:
+            continue
+        if reason := workload.absent():
+            print(f"{workload.name}\n  left out: {reason}\n")
+            continue
+        count = arguments.rounds or (workload.quick_rounds if arguments.quick else workload.rounds)
+        figures = table.rows(workload, rounds.run(workload, CONTENDERS, count, _progress()))
+        print(table.text(workload, figures), flush=True)
+        results[workload.name] = figures
+    return results
+
+
+def _progress() -> Callable[[str], None]:
+    """One line that is written over; nothing where nobody watches."""
+    if not sys.stderr.isatty():
+        return lambda _: None
+    return lambda line: print(f"\r\033[K{line}", end="\r", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

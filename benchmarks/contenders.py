@@ -1,0 +1,203 @@
+"""Who is measured: a table. A contender that cannot run here says why, and the others go on without it."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import programs
+
+MEMTRACK = (sys.executable, "-m", "memtrack")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one run puts its files."""
+
+    directory: Path
+
+    @property
+    def recording(self) -> Path:
+        return self.directory / "recording"
+
+    @property
+    def report(self) -> Path:
+        return self.directory / "report"
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a recorder has to say. None: it does not say."""
+
+    disk_bytes: int | None = None
+    events: int | None = None
+    lost: int | None = None
+    peak_bytes: int | None = None
+    ring_bytes: int = 0
+    """As far as it counts in the recorder's own RSS."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    name: str
+    wrap: Callable[[Place, list[str]], list[str]]
+    """The command that records a command."""
+    read: Callable[[Place], Output] = lambda _: Output()
+    absent: Callable[[], str | None] = lambda: None
+    inside: bool = False
+    """It is a part of the target, which it changes, and not a process beside it."""
+    whole_machine: bool = False
+    """Its figures are those of all processes."""
+
+
+UNTRACED = Contender("untraced", lambda _, command: command)
+# The same again, for what differs between two of these is nobody's doing.
+AGAIN = Contender("untraced, again", lambda _, command: command)
+EMPTY = Contender(
+    "empty BPF programs",
+    lambda _, command: [programs.linked_with_libbpf("attach"), programs.bpf_object("empty"), *command],
+)
+
+
+def _memtrack(name: str, *options: str, recording: bool = True) -> Contender:
+    files = ("-f", "-o", "{recording}") if recording else ("-f",)
+
+    def wrap(place: Place, command: list[str]) -> list[str]:
+        paths = [str(place.recording) if option == "{recording}" else option for option in files]
+        return [*MEMTRACK, "record", *paths, "--json", str(place.report), *options, "--", *command]
+
+    return Contender(name, wrap, _read_memtrack, functools.partial(_option_absent, options))
+
+
+def _read_memtrack(place: Place) -> Output:
+    report = json.loads(place.report.read_text())
+    output = Output(
+        disk_bytes=0,
+        events=sum(report["events"].values()),
+        lost=report["lost_events"],
+        peak_bytes=report["peak"]["rss_bytes"],
+    )
+    if not place.recording.exists():
+        return output
+    from memtrack.tracefile import Reader
+
+    with Reader(place.recording) as reader:
+        ring_bytes = reader.header["recorder"]["ring_bytes"]
+    # The ring is mapped twice in a row, and counts as often.
+    return Output(
+        place.recording.stat().st_size, output.events, output.lost, output.peak_bytes, ring_bytes=2 * ring_bytes
+    )
+
+
+@functools.cache
+def _record_help() -> str:
+    return subprocess.run([*MEMTRACK, "record", "--help"], check=True, capture_output=True, text=True).stdout
+
+
+def _option_absent(options: tuple[str, ...]) -> str | None:
+    missing = [option for option in options if option.startswith("--") and option not in _record_help()]
+    return f"record has no {' '.join(missing)}" if missing else None
+
+
+def _perf(place: Place, command: list[str]) -> list[str]:
+    return ["perf", "record", "-q", "-e", "kmem:rss_stat", "-o", str(place.recording), "--", *command]
+
+
+_PERF_EVENT = re.compile(r"mm_id=(\d+) .*type=MM_(\w+) size=(-?\d+)B", re.ASCII)
+_PERF_LOST = re.compile(r"PERF_RECORD_LOST.* lost (\d+)", re.ASCII)
+
+
+def _read_perf(place: Place) -> Output:
+    """Events, and the peak that can be had from them: they name an address space by a hash, and no process's end."""
+    command = ["perf", "script", "-i", str(place.recording), "--show-lost-events", "-F", "event,trace"]
+    events = lost = total = peak = 0
+    sizes: dict[tuple[str, str], int] = {}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as script:
+        assert script.stdout is not None
+        for line in script.stdout:
+            if event := _PERF_EVENT.search(line):
+                events += 1
+                if event[2] != "SWAPENTS":
+                    key = (event[1], event[2])
+                    total += int(event[3]) - sizes.get(key, 0)
+                    sizes[key] = int(event[3])
+                    peak = max(peak, total)
+            elif loss := _PERF_LOST.search(line):
+                lost += int(loss[1])
+    return Output(place.recording.stat().st_size, events, lost, peak)
+
+
+# All it can do without an event per change: the largest value of each counter, one by one.
+_BPFTRACE = "tracepoint:kmem:rss_stat { @[args->mm_id, args->member] = max(args->size); }"
+
+
+def _bpftrace(place: Place, command: list[str]) -> list[str]:
+    return ["bpftrace", "-q", "-o", str(place.report), "-e", _BPFTRACE, "-c", shlex.join(command)]
+
+
+def _read_bpftrace(place: Place) -> Output:
+    spaces: defaultdict[str, int] = defaultdict(int)
+    for mm_id, member, size in re.findall(r"@\[(\d+), (\d+)\]: (\d+)", place.report.read_text()):
+        spaces[mm_id] += 0 if member == "2" else int(size)
+    # It follows no tree: the largest address space of the machine is the best guess.
+    return Output(peak_bytes=max(spaces.values(), default=0))
+
+
+def _bpftrace_absent() -> str | None:
+    if not shutil.which("bpftrace"):
+        return "not installed"
+    tried = subprocess.run(["bpftrace", "-e", _BPFTRACE, "-c", "/bin/true"], capture_output=True, text=True)
+    return None if tried.returncode == 0 else f"does not run: {tried.stderr.strip().splitlines()[-1:]}"
+
+
+def _psutil(place: Place, command: list[str]) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.poll", str(place.report), *command]
+
+
+def _read_psutil(place: Place) -> Output:
+    return Output(peak_bytes=int(place.report.read_text()))
+
+
+def _memray(place: Place, command: list[str]) -> list[str]:
+    assert command[0] == sys.executable
+    return [command[0], "-m", "memray", "run", "-q", "-f", "--follow-fork", "-o", str(place.recording), *command[1:]]
+
+
+def _read_memray(place: Place) -> Output:
+    return Output(disk_bytes=sum(path.stat().st_size for path in place.directory.glob("recording*")))
+
+
+def _program_absent(name: str) -> Callable[[], str | None]:
+    return lambda: None if shutil.which(name) else "not installed"
+
+
+def _module_absent(name: str) -> Callable[[], str | None]:
+    return lambda: None if importlib.util.find_spec(name) else "not installed"
+
+
+MEMTRACK_DEFAULT = _memtrack("memtrack")
+PERF = Contender("perf record", _perf, _read_perf, _program_absent("perf"))
+
+# In this order in every round, and the other way round in every second one.
+CONTENDERS = (
+    UNTRACED,
+    EMPTY,
+    MEMTRACK_DEFAULT,
+    _memtrack("memtrack --resolution 64KiB", "--resolution", "64KiB"),
+    _memtrack("memtrack --summary", "--summary", recording=False),
+    AGAIN,
+    PERF,
+    Contender("bpftrace, maxima", _bpftrace, _read_bpftrace, _bpftrace_absent, whole_machine=True),
+    Contender("psutil every 10 ms", _psutil, _read_psutil, _module_absent("psutil")),
+    Contender("memray", _memray, _read_memray, _module_absent("memray"), inside=True),
+)

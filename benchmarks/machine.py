@@ -1,0 +1,46 @@
+"""What the figures were measured on, and leaving it as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_TRACEFS = Path("/sys/kernel/tracing")
+
+
+def facts() -> dict[str, Any]:
+    models = {
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    }
+    return {
+        "kernel": platform.release(),
+        "cpus": os.cpu_count(),
+        "model": ", ".join(sorted(models)) or platform.machine(),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE"),
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def text(of: dict[str, Any]) -> str:
+    return (
+        f"Linux {of['kernel']}, {of['cpus']} CPUs ({of['model']}), {of['memory_bytes'] / (1 << 30):.0f} GiB; "
+        f"load average at the start {of['load_average']:.1f}\n"
+    )
+
+
+@contextlib.contextmanager
+def as_it_was() -> Iterator[None]:
+    """perf and bpftrace mount tracefs and leave it there."""
+    mounted = _TRACEFS.is_mount()
+    try:
+        yield
+    finally:
+        if not mounted and _TRACEFS.is_mount():
+            subprocess.run(["umount", str(_TRACEFS)], check=False)

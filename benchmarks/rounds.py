@@ -1,0 +1,154 @@
+"""One run of one contender on one workload, and rounds of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks import programs
+from benchmarks.contenders import Contender, Output, Place
+from benchmarks.workloads import Workload
+
+# How often a recorder's peak memory is looked at. The kernel keeps the peak, so only what comes last can be missed.
+_LOOK_MS = 20
+
+
+class RunError(Exception):
+    """A contender failed on a workload; says how."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    time_ns: float
+    """CPU time of the target for one unit of its work, which no other process of the machine adds to; or, where the
+    recorder as a whole is measured, the time that it takes."""
+    wall_ns: float
+    """Elapsed, for one unit."""
+    target_cpu_ns: int
+    recorder_cpu_ns: int
+    recorder_peak_bytes: int
+    truth_bytes: int | None
+    """What the tree held at most by the target's own account."""
+    status: int
+
+
+@dataclass
+class Series:
+    """One contender's runs on one workload, one a round."""
+
+    contender: Contender
+    absent: str | None = None
+    runs: list[Measurement] = field(default_factory=list)
+    output: Output = field(default_factory=Output)
+
+
+def run(
+    workload: Workload, contenders: Sequence[Contender], rounds: int, progress: Callable[[str], None]
+) -> list[Series]:
+    """All contenders, one after the other in every round, so that what the machine does meanwhile hits them all."""
+    all_series = [Series(contender, _absent(contender, workload)) for contender in contenders]
+    for number in range(rounds):
+        present = [series for series in all_series if series.absent is None]
+        for series in present if number % 2 == 0 else reversed(present):
+            progress(f"round {number + 1} of {rounds}: {series.contender.name}")
+            with tempfile.TemporaryDirectory(prefix="memtrack-bench-") as directory:
+                place = Place(Path(directory))
+                try:
+                    series.runs.append(_measure(series.contender, workload, place))
+                    if number == 0:
+                        series.output = series.contender.read(place)
+                except (OSError, RunError, subprocess.SubprocessError) as error:
+                    series.absent = f"failed: {error}"
+    return all_series
+
+
+def _absent(contender: Contender, workload: Workload) -> str | None:
+    if contender.inside and not workload.python:
+        return "for Python programs only"
+    return contender.absent()
+
+
+def _measure(contender: Contender, workload: Workload, place: Place) -> Measurement:
+    scratch, figures = place.directory / "scratch", place.directory / "figures"
+    printed, said = place.directory / "stdout", place.directory / "stderr"
+    scratch.mkdir()
+    meter = [programs.program("meter"), str(figures)]
+    command = workload.command(scratch)
+    if contender.inside:
+        command = [*meter, *contender.wrap(place, command)]
+    else:
+        command = contender.wrap(place, [*meter, *command])
+    cpus = os.sched_getaffinity(0)
+    with printed.open("wb") as stdout, said.open("wb") as stderr:
+        if workload.pinned and len(cpus) > 1:
+            os.sched_setaffinity(0, cpus - {max(cpus)})
+        try:
+            started = time.monotonic()
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd=programs.ROOT
+            )
+            peak_bytes = _watch(process.pid)
+            _, status, used = os.wait4(process.pid, 0)
+            elapsed_ns = (time.monotonic() - started) * 1e9
+        finally:
+            os.sched_setaffinity(0, cpus)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if not figures.exists() or not figures.stat().st_size:
+        raise RunError(said.read_text(errors="replace").strip()[-200:] or f"status {process.returncode}")
+    metered = json.loads(figures.read_text())
+    counted = _counted(printed)
+    truth_bytes = counted.get("rss_bytes")
+    return Measurement(
+        time_ns=elapsed_ns if workload.whole else _median(counted, "unit_ns", metered["cpu_ns"]),
+        wall_ns=elapsed_ns if workload.whole else _median(counted, "unit_wall_ns", metered["wall_ns"]),
+        target_cpu_ns=metered["cpu_ns"],
+        recorder_cpu_ns=int((used.ru_utime + used.ru_stime) * 1e9) - metered["cpu_ns"],
+        recorder_peak_bytes=peak_bytes,
+        truth_bytes=None if truth_bytes is None else truth_bytes + metered["meter_rss_bytes"],
+        status=process.returncode,
+    )
+
+
+def _watch(pid: int) -> int:
+    """Waits for the end of a process without reaping it; returns the most memory it held."""
+    peak_bytes = 0
+    pidfd = os.pidfd_open(pid)
+    try:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        while not poll.poll(_LOOK_MS):
+            peak_bytes = max(peak_bytes, _peak_bytes(pid))
+    finally:
+        os.close(pidfd)
+    return peak_bytes
+
+
+def _peak_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) << 10
+    return 0  # it is ending
+
+
+def _counted(printed: Path) -> dict[str, Any]:
+    """What a target of ours measured itself."""
+    for line in printed.read_text(errors="replace").splitlines():
+        if line.startswith('{"unit_ns"'):
+            counted: dict[str, Any] = json.loads(line)
+            return counted
+    return {}
+
+
+def _median(counted: dict[str, Any], name: str, otherwise: float) -> float:
+    """Of all repetitions but the first, which finds cold caches."""
+    figures = counted.get(name)
+    return statistics.median(figures[1:] or figures) if figures else otherwise
