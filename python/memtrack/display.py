@@ -28,6 +28,7 @@ _SIGNALS: Final = (
     *("IO", "PWR", "SYS"),
 )
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_DECIMALS: Final = (0, 1, 1, 2, 2)
 
 
 def shown(name: str) -> str:
@@ -49,14 +50,14 @@ def _escaped(character: str) -> str:
 
 
 def size(size_bytes: int | None) -> str:
-    """Binary units, one decimal from KiB on."""
+    """Binary units; one decimal from KiB on, two from GiB on."""
     if size_bytes is None:
         return NOT_OBSERVED
     value, unit = float(size_bytes), 0
-    # 1023.95 would be shown as 1024.0
-    while abs(value) >= (1023.95 if unit else 1024) and unit < len(_UNITS) - 1:
+    # Not 1024.0, which is what more than that is rounded to.
+    while abs(value) >= 1024 - 0.5 / 10 ** _DECIMALS[unit] and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
-    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{size_bytes} B"
+    return f"{value:.{_DECIMALS[unit]}f} {_UNITS[unit]}"
 
 
 def duration(time_ns: int | None) -> str:
