@@ -48,40 +48,46 @@ static __always_inline struct event *lifecycle_reserve(__u8 type, __u32 pid)
 /* How often a sum that others keep overtaking is taken again; with each attempt one of them has come to an end. */
 #define TOTALS_ATTEMPTS 3
 
-/*
- * Absolute figures of an address space, to which one thread may add what it keeps to itself. Reserved before they are
- * summed: whatever the sum misses has its own record later in the ring, so the last record of a member is never behind.
- */
-static __noinline void emit_sync(struct space *space, struct task_struct *own)
+/* One figure as it is now, in pages, to which one thread may add what it keeps to itself; the totals get it too. */
+static __noinline __s64 sync_member(struct space *space, __u32 member, struct task_struct *own, __u64 now)
 {
     /* Out of the map it is a number, which functions of their own take. */
-    __u64 mm = *(volatile __u64 *)&space->mm;
-    __u32 pid = space->pid, tid = acting_tid();
+    __u64 mm = *(volatile __u64 *)&space->mm, changes;
+    __s64 pages = 0;
+
+    for (int attempt = 0; attempt < TOTALS_ATTEMPTS; attempt++) {
+        changes = totals_changes(space, member);
+        pages = counter_pages(mm, member);
+        if (!settings.totals || totals_set(space, mm, member, changes, pages, now, true) != TOTALS_STALE)
+            break;
+    }
+    if (!settings.counters_are_percpu)
+        pages += own ? thread_cache(own, member) : space->cached[member & 3];
+    return pages;
+}
+
+/*
+ * Absolute figures of an address space. Reserved before they are summed: whatever the sum misses has its own record
+ * later in the ring, so the last record of a member is never behind.
+ */
+static __always_inline void emit_sync(struct space *space, struct task_struct *own)
+{
     __u64 now = bpf_ktime_get_ns();
     struct event *e;
 
     if (!settings.sums_known)
         return;
     e = bpf_ringbuf_reserve(&ring, EVENT_MEMBERS * sizeof(*e), 0);
-    for (__u32 member = 0; member < EVENT_MEMBERS; member++) {
-        __s64 pages = 0;
-
-        for (int attempt = 0; attempt < TOTALS_ATTEMPTS; attempt++) {
-            __u64 changes = totals_changes(space, member);
-
-            pages = counter_pages(mm, member);
-            if (!settings.totals || totals_set(space, mm, member, changes, pages, now, true) != TOTALS_STALE)
-                break;
-        }
-        if (!settings.counters_are_percpu)
-            pages += own ? thread_cache(own, member) : space->cached[member];
-        if (e)
-            fill_figure(&e[member], EVENT_TYPE_SYNC, pid, tid, now, member, pages);
-    }
-    if (e)
-        bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
-    else
+    if (!e) {
         TALLY(lost_lifecycle, EVENT_MEMBERS);
+        for (__u32 member = 0; member < EVENT_MEMBERS; member++)
+            sync_member(space, member, own, now);
+        return;
+    }
+    for (__u32 member = 0; member < EVENT_MEMBERS; member++)
+        fill_figure(&e[member], EVENT_TYPE_SYNC, space->pid, acting_tid(), now, member,
+                    sync_member(space, member, own, now));
+    bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
 }
 
 /* Whether the records do not tell everything, so that what the kernel kept must be told as well. */
