@@ -30,7 +30,7 @@ from memtrack.events import NATIVE, RECORD_BYTES, Buffer
 
 # Records repeat at short distances, so a small hash table, which remembers the nearest match and not an older one, both
 # compresses better and is faster than zstd's levels. Measured on real recordings: 3.5 bytes an event for one process
-# that faults, for two, and for two threads, and 4.1 for a parallel build, at 27 million events a second and core. Level 1
+# that faults, for two, and for two threads, and 4.1 for a parallel build, at 27 million events a second. Level 1
 # is as fast and needs 3.5, 3.9, 3.6 and 4.8; level 6 needs 3.5, 3.6, 3.5 and 4.0, at 5 million a second.
 _COMPRESSION: Final = {
     "strategy": zstandard.STRATEGY_FAST,
