@@ -69,8 +69,12 @@ typedef struct {
     __s64 counter;
 } atomic64_t;
 
-struct list_head {
-    struct list_head *next, *prev;
+typedef struct refcount_struct {
+    atomic_t refs;
+} refcount_t;
+
+struct kref {
+    refcount_t refcount;
 };
 
 /* --- processes --------------------------------------------------------------------------------------------- */
