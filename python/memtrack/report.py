@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,7 +101,7 @@ def to_text(recording: Recording) -> str:
 def _command(recording: Recording) -> str:
     if not recording.command:
         return "none (adopted processes)"
-    text = " ".join(shown(argument) if argument else "''" for argument in recording.command)
+    text = shlex.join(shown(argument) for argument in recording.command)
     return text if len(text) <= _COMMAND_CHARACTERS else f"{text[:_COMMAND_CHARACTERS]} ..."
 
 

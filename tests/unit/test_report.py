@@ -228,7 +228,7 @@ def test_layers_that_are_off_say_why() -> None:
 def test_hostile_names_are_shown_escaped() -> None:
     stream = Stream().root(10).exec(10, "\x1b[2J\x07").sync(10).fork(11, 10).exec(11, "\udcff\n\u202e").sync(11)
     found = opened(stream, header={"command": ["\x1b]0;title\x07", "a\nb", "", "\udcfe"]})
-    assert labelled(found, "command") == ["\\x1b]0;title\\x07 a\\nb '' \\xfe"]
+    assert labelled(found, "command") == ["'\\x1b]0;title\\x07' 'a\\nb' '' '\\xfe'"]
     assert tree(found)[1].endswith("  \\x1b[2J\\x07")
     assert tree(found)[2].endswith("    \\xff\\n\\u202e")
 
