@@ -37,8 +37,7 @@ int learn_cpu_offsets(void *ctx)
     __u64 base = 0;
     __u32 zero = 0;
 
-    bpf_probe_read_kernel(&base, sizeof(base),
-                          (void *)(map + bpf_core_field_offset(struct bpf_array, pptrs)));
+    bpf_probe_read_kernel(&base, sizeof(base), (void *)(map + bpf_core_field_offset(struct bpf_array, pptrs)));
     for (__u32 cpu = 0; cpu < CPUS_MAX && cpu < settings.cpus; cpu++) {
         void *part = bpf_map_lookup_percpu_elem(&cpu_probe, &zero, cpu);
 
@@ -58,12 +57,12 @@ struct counter_view {
 /* Plain loads, for a pointer that the verifier knows to be an mm_struct. Its indexes must be constants. */
 static __always_inline void view_known(struct mm_struct *mm, __u32 member, struct counter_view *v)
 {
-#define VIEW(i)                                                                       \
-    do {                                                                              \
-        if (bpf_core_field_exists(mm->rss_stat[i].lock.raw_lock.val))                 \
-            v->locked = mm->rss_stat[i].lock.raw_lock.val.counter;                    \
-        v->count = mm->rss_stat[i].count;                                             \
-        v->parts = (__u64)mm->rss_stat[i].counters;                                   \
+#define VIEW(i)                                                       \
+    do {                                                              \
+        if (bpf_core_field_exists(mm->rss_stat[i].lock.raw_lock.val)) \
+            v->locked = mm->rss_stat[i].lock.raw_lock.val.counter;    \
+        v->count = mm->rss_stat[i].count;                             \
+        v->parts = (__u64)mm->rss_stat[i].counters;                   \
     } while (0)
 
     switch (member) {
@@ -184,9 +183,9 @@ static __noinline __s64 atomic_sum(__u64 mm, __u32 member)
 {
     __s64 count = 0;
 
-    bpf_probe_read_kernel(&count, sizeof(count),
-                          (void *)(mm + bpf_core_field_offset(struct mm_struct___pre_v6_2, rss_stat) +
-                                   (member & 3) * sizeof(count)));
+    bpf_probe_read_kernel(
+        &count, sizeof(count),
+        (void *)(mm + bpf_core_field_offset(struct mm_struct___pre_v6_2, rss_stat) + (member & 3) * sizeof(count)));
     return count;
 }
 

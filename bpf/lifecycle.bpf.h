@@ -136,8 +136,8 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
     space_conclude(mm, tgid);
     e = lifecycle_reserve(EVENT_TYPE_EXIT, pid);
     if (e) {
-        e->exit.wait_status = task->signal->flags & SIGNAL_GROUP_EXIT ? task->signal->group_exit_code
-                                                                      : task->group_leader->exit_code;
+        e->exit.wait_status =
+            task->signal->flags & SIGNAL_GROUP_EXIT ? task->signal->group_exit_code : task->group_leader->exit_code;
         bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
     }
     space = space_leave(mm, tgid);

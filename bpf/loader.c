@@ -76,7 +76,8 @@ int probes__open(struct probes **out, const void *object, size_t size)
         err = -errno;
         return err ? err : -EINVAL;
     }
-    bpf_object__for_each_program(program, probes->object) bpf_program__set_autoload(program, false);
+    bpf_object__for_each_program(program, probes->object)
+        bpf_program__set_autoload(program, false);
     return 0;
 }
 

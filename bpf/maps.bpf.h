@@ -110,13 +110,13 @@ static __always_inline struct control *control(void)
     return bpf_map_lookup_elem(&control_map, &zero);
 }
 
-#define TALLY(field, n)                                            \
-    do {                                                           \
-        __u32 zero_ = 0;                                           \
+#define TALLY(field, n)                                                 \
+    do {                                                                \
+        __u32 zero_ = 0;                                                \
         struct tally *tally_ = bpf_map_lookup_elem(&tally_map, &zero_); \
-                                                                   \
-        if (tally_)                                                \
-            __sync_fetch_and_add(&tally_->field, (n));             \
+                                                                        \
+        if (tally_)                                                     \
+            __sync_fetch_and_add(&tally_->field, (n));                  \
     } while (0)
 
 /*

@@ -136,8 +136,7 @@ static __always_inline int rmap_add_file(struct folio *folio, struct page *page,
     return space ? emit_rmap(space, folio_file_member(folio), pages, page_address(folio, page, vma)) : 0;
 }
 
-static __always_inline int rmap_remove(struct folio *folio, struct page *page, struct vm_area_struct *vma,
-                                       __s64 pages)
+static __always_inline int rmap_remove(struct folio *folio, struct page *page, struct vm_area_struct *vma, __s64 pages)
 {
     struct space *space = rmap_space(vma);
 
@@ -154,8 +153,8 @@ int BPF_PROG(folio_add_new_anon_rmap, struct folio *folio, struct vm_area_struct
 }
 
 SEC("fentry/folio_add_anon_rmap_ptes")
-int BPF_PROG(folio_add_anon_rmap_ptes, struct folio *folio, struct page *page, int nr_pages,
-             struct vm_area_struct *vma, unsigned long addr)
+int BPF_PROG(folio_add_anon_rmap_ptes, struct folio *folio, struct page *page, int nr_pages, struct vm_area_struct *vma,
+             unsigned long addr)
 {
     return rmap_add_anon(vma, nr_pages, addr);
 }
@@ -168,8 +167,7 @@ int BPF_PROG(folio_add_anon_rmap_pmd, struct folio *folio, struct page *page, st
 }
 
 SEC("fentry/folio_add_file_rmap_ptes")
-int BPF_PROG(folio_add_file_rmap_ptes, struct folio *folio, struct page *page, int nr_pages,
-             struct vm_area_struct *vma)
+int BPF_PROG(folio_add_file_rmap_ptes, struct folio *folio, struct page *page, int nr_pages, struct vm_area_struct *vma)
 {
     return rmap_add_file(folio, page, vma, nr_pages);
 }
@@ -187,8 +185,7 @@ int BPF_PROG(folio_add_file_rmap_pud, struct folio *folio, struct page *page, st
 }
 
 SEC("fentry/folio_remove_rmap_ptes")
-int BPF_PROG(folio_remove_rmap_ptes, struct folio *folio, struct page *page, int nr_pages,
-             struct vm_area_struct *vma)
+int BPF_PROG(folio_remove_rmap_ptes, struct folio *folio, struct page *page, int nr_pages, struct vm_area_struct *vma)
 {
     return rmap_remove(folio, page, vma, nr_pages);
 }

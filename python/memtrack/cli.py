@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from memtrack import recording, report
+from memtrack.detail import size_in_bytes
 from memtrack.errors import EXIT_MEMTRACK_FAILED, LoadError, MemtrackError, OutputError, UsageError
 from memtrack.version import VERSION
 
@@ -156,6 +157,9 @@ def _parser() -> argparse.ArgumentParser:
     record.add_argument("--rmap", action="store_true", help="also rebuild RSS from the reverse map; costs more")
     record.add_argument("--json", metavar="FILE", help="write the report as JSON too")
     record.add_argument("--strict", action="store_true", help="lost events are a failure (125)")
+    record.add_argument("--summary", action="store_true", help="totals and peaks only: no events, no recording file")
+    record.add_argument("--resolution", metavar="SIZE|TIME", help="an event per so much change or time (64KiB, 1ms)")
+    record.add_argument("--ring-size", metavar="SIZE", help="of the ring buffer, a power of two (default: by memory)")
     record.add_argument("--wait", action="store_true", help="record until the whole tree has ended")
     record.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD [ARG...]")
     record.set_defaults(run=_record)
@@ -185,21 +189,34 @@ def _record(options: argparse.Namespace) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         raise UsageError("no command to record", "put it after --, as in: record -- make -j2")
+    if options.summary and options.output is not None:
+        raise UsageError("--summary makes no recording", "leave out -o, or --summary")
     path = f"memtrack.{os.getpid()}.zst" if options.output is None else options.output
-    if options.json is not None and Path(options.json).absolute() == Path(path).absolute():
+    if not options.summary and options.json is not None and Path(options.json).absolute() == Path(path).absolute():
         raise UsageError("the recording and the report cannot be one file", "name two with -o and --json")
     user = invoker.from_environment()
     _forget_coerced_locale()
     with ExitStack() as files:
-        made = files.enter_context(output.create(path, user, overwrite=options.force))
+        made: Output | None = None
+        if not options.summary:
+            made = files.enter_context(output.create(path, user, overwrite=options.force))
         report_made: Output | None = None
         if options.json is not None:
             report_made = files.enter_context(output.create(options.json, user, overwrite=options.force))
-        tracker = recorder.Tracker(made.file, rmap=options.rmap or None, command=command, invoking_user=user)
+        tracker = recorder.Tracker(
+            None if made is None else made.file,
+            rmap=options.rmap or (None if made is not None else False),
+            events=not options.summary,
+            resolution=options.resolution,
+            ring_bytes=None if options.ring_size is None else size_in_bytes(options.ring_size),
+            command=command,
+            invoking_user=user,
+        )
         code, failure = _track(tracker, command, made, wait=options.wait)
         result = tracker.recording
         _say(report.to_text(result))
-        _say(f"\nrecording: {report.shown(path)} (python -m memtrack report {report.shown(path)})")
+        if made is not None:
+            _say(f"\nrecording: {report.shown(path)} (python -m memtrack report {report.shown(path)})")
         if report_made is not None:
             report_made.write(_json(result).encode("ascii") + b"\n")
             report_made.keep()
@@ -210,7 +227,9 @@ def _record(options: argparse.Namespace) -> int:
     return 128 - code if code < 0 else code
 
 
-def _track(tracker: Tracker, command: Sequence[str], made: Output, *, wait: bool) -> tuple[int, MemtrackError | None]:
+def _track(
+    tracker: Tracker, command: Sequence[str], made: Output | None, *, wait: bool
+) -> tuple[int, MemtrackError | None]:
     """Runs the command to its end; returns Popen's return code, and what went wrong with the recording meanwhile."""
     from memtrack.signals import Forwarder
 
@@ -222,7 +241,8 @@ def _track(tracker: Tracker, command: Sequence[str], made: Output, *, wait: bool
                 process = forwarder.start(lambda: tracker.spawn(command))
                 try:
                     # Now, not at the end: whoever kills us wants to find the file.
-                    made.keep()
+                    if made is not None:
+                        made.keep()
                 except OutputError as error:
                     failure = error
                 code = forwarder.wait(process)

@@ -33,10 +33,11 @@ CHECK_NS = 200_000_000
 BUFFERS = 4
 _BUFFER_BYTES = FRAME_EVENTS * RECORD_BYTES
 
-# Room that is left in a buffer for what the drainer itself puts in: the marks of one round, and LOST. It is also more
-# than the programs write at once, so that a buffer that is not full takes at least one sample.
+# Room that is left in a buffer for what the drainer itself puts in: the marks of one round, LOST, and what comes last.
+# It is also more than the programs write at once, so that a buffer that is not full takes at least one sample.
 _MARKS_A_ROUND = 16
-_RESERVE_BYTES = (2 * _MARKS_A_ROUND + 1) * RECORD_BYTES
+_LAST_RECORDS = 8
+_RESERVE_BYTES = (2 * _MARKS_A_ROUND + 2 * _LAST_RECORDS + 1) * RECORD_BYTES
 _TIME = struct.Struct("=Q")
 
 Sink = Callable[[memoryview], None]
@@ -56,6 +57,7 @@ class Consumer:
             self._free.put(bytearray(_BUFFER_BYTES))
         self._marks: deque[tuple[int, bytes]] = deque()
         self._stopping = threading.Event()
+        self._last: Callable[[], bytes] = bytes
         self._lost_known = 0
         self.lost_events = 0
         self.failure: BaseException | None = None
@@ -80,8 +82,12 @@ class Consumer:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def stop(self) -> None:
-        """Everything in the ring goes to the sink; returns when it has it."""
+    def stop(self, last: Callable[[], bytes] = bytes) -> None:
+        """Everything in the ring goes to the sink, and then the records of `last`; returns when it has them.
+
+        `last` is called when the ring is empty; nothing must write into it any more.
+        """
+        self._last = last
         self._stopping.set()
         self._ring.wake()
         for thread in self._threads:
@@ -112,6 +118,8 @@ class Consumer:
                 checked = now
                 used = self._account_losses(buffer, used)
             done = stopping and not copied and not self._ring.waiting_bytes and not self._marks
+            if done:
+                used = _append(buffer, used, self._last())
             full = _BUFFER_BYTES - used < _RESERVE_BYTES
             if used and (full or done or now - since > FLUSH_NS):
                 self._full.put((buffer, used))
@@ -137,11 +145,11 @@ class Consumer:
         total = tally.lost_ring + tally.lost_lifecycle + self._probes.skipped()
         if total == self._lost_known:
             return used
-        buffer[used : used + RECORD_BYTES] = lost(time.monotonic_ns(), total - self._lost_known)
+        used = _append(buffer, used, lost(time.monotonic_ns(), total - self._lost_known))
         self._lost_known = self.lost_events = total
         # The figures of all who live are exact again from here on.
         self._probes.sync()
-        return used + RECORD_BYTES
+        return used
 
     def _write(self) -> None:
         while (item := self._full.get()) is not None:
@@ -153,6 +161,12 @@ class Consumer:
                 # Buffers go on circulating: the drainer must not wait for one for ever.
                 self.failure = self.failure or error
             self._free.put(buffer)
+
+
+def _append(buffer: bytearray, used: int, records: bytes) -> int:
+    """In place: a bytearray that is mapped cannot grow."""
+    buffer[used : used + len(records)] = records
+    return used + len(records)
 
 
 def _position_of(buffer: bytearray, used: int, time_ns: int) -> int:

@@ -315,6 +315,11 @@ def lost(time_ns: int, lost_events: int) -> bytes:
     return encode(Lost(EventType.LOST, time_ns, 0, 0, lost_events), NATIVE)
 
 
+def peak(time_ns: int, member: int, size_bytes: int, at_ns: int, processes: int) -> bytes:
+    """One member of the tree's PEAK in this machine's byte order."""
+    return encode(Told(EventType.PEAK, time_ns, 0, 0, member, processes, size_bytes, at_ns), NATIVE)
+
+
 def mark(time_ns: int, pid: int, tid: int, kind: MarkKind, label: str) -> bytes:
     """A MARK record in this machine's byte order."""
     return encode(Mark(EventType.MARK, time_ns, pid, tid, kind, label), NATIVE)

@@ -15,6 +15,7 @@ from importlib import resources
 
 from memtrack import features, hooks
 from memtrack._native import ffi, lib
+from memtrack.detail import EVERY_EVENT, Detail
 from memtrack.errors import FeatureError, LoadError
 from memtrack.hooks import KernelFacts, Plan
 
@@ -61,10 +62,22 @@ class Tally:
     adopted: int
 
 
+@dataclass(frozen=True)
+class TreeTotals:
+    """What the kernel side keeps of the tree; pages by member, in the order of events.Member."""
+
+    pages: tuple[int, ...]
+    peak_pages: tuple[int, ...]
+    """Parts of the largest sum of file, anon and shmem."""
+    peak_at_ns: int
+    """0: nothing has been held yet."""
+    peak_processes: int
+
+
 class Probes:
     """A loaded and attached BPF object. Closing it leaves nothing behind in the kernel."""
 
-    def __init__(self, plan: Plan, machine: Machine, ring_bytes: int) -> None:
+    def __init__(self, plan: Plan, machine: Machine, ring_bytes: int, detail: Detail = EVERY_EVENT) -> None:
         """Raises _RefusedError with the program that the kernel refused, or LoadError."""
         self.plan = plan
         # Few wake-ups, and most of the ring for what comes while the consumer is on its way.
@@ -77,13 +90,13 @@ class Probes:
         try:
             if error:
                 raise LoadError(f"cannot parse the BPF object: {_message(error)}", "reinstall memtrack")
-            self._load(machine, ring_bytes)
+            self._load(machine, ring_bytes, detail)
             self._attach()
         except BaseException:
             self.close()
             raise
 
-    def _load(self, machine: Machine, ring_bytes: int) -> None:
+    def _load(self, machine: Machine, ring_bytes: int, detail: Detail) -> None:
         for program in self.plan.programs:
             _check(lib.probes__autoload(self._probes, program.encode()), f"select {program}")
         _check(lib.probes__resize(self._probes, b"ring", ring_bytes), "size the ring buffer")
@@ -97,10 +110,13 @@ class Probes:
         settings.page_shift = machine.page_bytes.bit_length() - 1
         settings.counters_are_percpu = self.plan.counters_are_percpu
         settings.file_rmap_nests = "page_add_file_rmap_exit" in self.plan.programs
-        # Before v6.2 tracing programs may not take the lock that keeps sums of several counters at one instant.
-        settings.totals = self.plan.rss.tier == "percpu"
+        settings.totals = self.keeps_totals
         settings.sums_known = not self.plan.counters_are_percpu or "learn_cpu_offsets" in self.plan.programs
-        settings.every_event = True
+        settings.every_event = detail.every_event
+        settings.coarse = detail.coarse
+        # Not less than a page: of what is smaller, every change is one.
+        settings.resolution_pages = -(-(detail.resolution_bytes or 0) // machine.page_bytes)
+        settings.resolution_ns = detail.resolution_ns or 0
         _check(lib.probes__settings(self._probes, settings), "set the BPF programs' settings")
         error = lib.probes__load(self._probes)
         if error:
@@ -126,6 +142,21 @@ class Probes:
         """No hook of ours runs any more; tasks can still be walked."""
         for program in self.plan.programs - _RUN_ONCE - {"adopt_task"}:
             lib.probes__detach(self._probes, program.encode())
+
+    @property
+    def keeps_totals(self) -> bool:
+        """Whether figures and peaks are kept in the kernel.
+
+        Before Linux 6.2 tracing programs may not take a lock, and a peak is a sum of several counters at one instant.
+        """
+        return self.plan.rss.tier == "percpu"
+
+    def tree(self) -> TreeTotals:
+        """What the tree holds and held at most, in pages, at one instant."""
+        figures = ffi.new("struct figures *")
+        _check(lib.probes__figures(self._probes, figures), "read the tree's figures")
+        peak = figures.peak
+        return TreeTotals(tuple(figures.pages), tuple(peak.pages), int(peak.at_ns), int(peak.processes))
 
     @property
     def log(self) -> str:
@@ -198,7 +229,14 @@ class _RefusedError(Exception):
         self.log = log
 
 
-def load(facts: KernelFacts, *, rmap: bool, ring_bytes: int, machine: Machine | None = None) -> Probes:
+def load(
+    facts: KernelFacts,
+    *,
+    rmap: bool,
+    ring_bytes: int,
+    detail: Detail = EVERY_EVENT,
+    machine: Machine | None = None,
+) -> Probes:
     """Loads and attaches what this kernel takes; `plan` of the result says what that is, and why not more.
 
     Raises FeatureError where nothing could be recorded at all, LoadError where it is not one program's fault.
@@ -211,11 +249,16 @@ def load(facts: KernelFacts, *, rmap: bool, ring_bytes: int, machine: Machine | 
         plan = hooks.choose(facts, rmap, refused)
         if facts.problem:
             raise FeatureError(f"nothing can be recorded: {facts.problem}", features.btf().remedy or _DOCTOR)
+        if not detail.every_event and plan.rss.tier != "percpu":
+            raise FeatureError(
+                f"this kernel cannot keep totals: {plan.rss.reason or 'its counters are no per-CPU counters'}",
+                "record every event; totals need Linux 6.2 or later",
+            )
         if not plan.programs:
             reason = plan.rss.reason or plan.lifecycle.reason
             raise FeatureError(f"nothing can be recorded: {reason}", _remedy_for_refusal() if refused else _DOCTOR)
         try:
-            return Probes(plan, machine, ring_bytes)
+            return Probes(plan, machine, ring_bytes, detail)
         except _RefusedError as refusal:
             if refusal.program in refused:
                 raise LoadError(f"cannot load {refusal.program}: {refusal.reason}") from None

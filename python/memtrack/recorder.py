@@ -14,17 +14,18 @@ from typing import Any, BinaryIO, cast
 
 from memtrack import features, invoker, loader, recording, spawn
 from memtrack.consumer import Consumer
-from memtrack.errors import MemtrackError, OutputError, UsageError
-from memtrack.events import MarkKind, mark
+from memtrack.detail import EVERY_EVENT, TOTALS_ONLY, Detail, at_resolution
+from memtrack.errors import FeatureError, MemtrackError, OutputError, UsageError
+from memtrack.events import MarkKind, Member, mark, peak
 from memtrack.hooks import Plan
 from memtrack.invoker import Invoker
 from memtrack.loader import Probes
 from memtrack.recording import Recording
 from memtrack.ringbuf import RingBuffer
 from memtrack.spawn import Argument, Process
-from memtrack.timeline import Timeline
+from memtrack.timeline import Figures, Peak, Timeline
 from memtrack.version import VERSION
-from memtrack.writer import Writer
+from memtrack.writer import Writer, complete_header
 
 # A record and its header take 56 bytes of the ring: this holds 600,000 page faults that the consumer is late for.
 RING_BYTES = 32 << 20
@@ -54,6 +55,8 @@ class Tracker:
         output: BinaryIO | None = None,
         *,
         rmap: bool | None = None,
+        events: bool = True,
+        resolution: str | None = None,
         ring_bytes: int | None = None,
         command: Sequence[Argument] = (),
         invoking_user: Invoker | None = None,
@@ -61,12 +64,17 @@ class Tracker:
         """`output` is a writable binary file that stays the caller's; without it the recording is a temporary file,
         which goes away with `recording`.
 
-        `rmap` also rebuilds RSS from the reverse map; None means what the environment says. `ring_bytes` is a power of
-        two of whole pages. `command` is what the recording's header says it is of. Commands run as `invoking_user`,
-        who is this process's own user if not given.
+        `rmap` also rebuilds RSS from the reverse map; None means what the environment says. Without `events` there is
+        no record per change and no file: processes, totals and peaks only, at the least cost. `resolution`, as in
+        "64KiB" or "1ms", has a record only where a counter moved by that much, or moved after that time; peaks and
+        last figures stay exact. `ring_bytes` is a power of two of whole pages. `command` is what the recording's header
+        says it is of. Commands run as `invoking_user`, who is this process's own user if not given.
         """
         self._output = output
         self._rmap = rmap_wanted() if rmap is None else rmap
+        self._detail = _detail(events, resolution)
+        if not events and (output is not None or self._rmap):
+            raise UsageError("without events there is neither a recording file nor a rmap layer")
         self._ring_bytes = _ring_bytes(ring_bytes)
         self._command = [os.fsdecode(argument) for argument in command]
         self._invoker = invoking_user or invoker.current()
@@ -75,18 +83,23 @@ class Tracker:
         self._ring: RingBuffer | None = None
         self._recording: Recording | None = None
         self._root: Process | None = None
+        self._file: BinaryIO | None = None
+        self._writer: Writer | None = None
         self._write_failure: MemtrackError | None = None
 
     def __enter__(self) -> Tracker:
         if self._recording is not None or self._probes is not None:
             raise UsageError("a tracker can be entered once", "make another")
-        self._probes = loader.load(features.probe(), rmap=self._rmap, ring_bytes=self._ring_bytes)
+        self._probes = loader.load(features.probe(), rmap=self._rmap, ring_bytes=self._ring_bytes, detail=self._detail)
         try:
             self._ring = RingBuffer(self._probes.ring_fd, self._ring_bytes)
-            self._file: Any = self._output or _temporary_file()
             self._start_ns = time.monotonic_ns()
-            self._writer = Writer(self._file, self._header())
-            self._timeline = Timeline.of_header(self._writer.header)
+            header = complete_header(self._header())
+            if self._detail.events:
+                self._file = self._output or _temporary_file()
+                self._writer = Writer(self._file, header)
+            self._complete_header = header
+            self._timeline = Timeline.of_header(header)
             self._consumer = Consumer(self._probes, self._ring, self._take)
             self._consumer.start()
         except BaseException:
@@ -100,7 +113,9 @@ class Tracker:
         assert self._probes is not None
         try:
             self._probes.detach_all_but_iterators()
-            self._consumer.stop()
+            if not self._detail.every_event:
+                self._probes.sync()  # what lives on has its last figures and its peak
+            self._consumer.stop(self._last_records)
             left = self._probes.tally().members
         finally:
             self._unload()
@@ -158,6 +173,28 @@ class Tracker:
         now = time.monotonic_ns()
         self._consumer.mark(now, mark(now, os.getpid(), threading.get_native_id(), kind, label))
 
+    def totals(self) -> tuple[Figures, Peak]:
+        """What the tree holds at this instant, and the most that it has held so far.
+
+        Raises FeatureError where the kernel side keeps no totals (before Linux 6.2).
+        """
+        probes = self._entered()
+        if not probes.keeps_totals:
+            raise FeatureError("this kernel keeps no totals", "they need Linux 6.2 or later")
+        totals, page = probes.tree(), os.sysconf("SC_PAGESIZE")
+        held = _figures(totals.peak_pages, page)
+        observed = totals.peak_at_ns > 0
+        top = Peak(
+            held.rss_bytes,
+            held.anon_bytes,
+            held.file_bytes,
+            held.shmem_bytes,
+            held.swap_bytes,
+            at_ns=totals.peak_at_ns if observed else None,
+            processes=totals.peak_processes if observed else None,
+        )
+        return _figures(totals.pages, page), top
+
     @property
     def members(self) -> int:
         """How many processes of the tree live."""
@@ -188,13 +225,28 @@ class Tracker:
             "kernel": platform.release(),
             "machine": platform.machine(),
             "command": self._command,
+            "detail": self._detail.header(),
             "sources": self._entered().plan.sources(),
             "recorder": {"version": VERSION, "pid": os.getpid(), "ring_bytes": self._ring_bytes},
         }
 
+    def _last_records(self) -> bytes:
+        """What the kernel side kept of the tree's peak, where the records do not tell it."""
+        probes = self._entered()
+        if not probes.keeps_totals or (self._detail.every_event and not self._consumer.lost_events):
+            return b""
+        totals = probes.tree()
+        if not totals.peak_at_ns:
+            return b""
+        page, now = os.sysconf("SC_PAGESIZE"), time.monotonic_ns()
+        return b"".join(
+            peak(now, member, pages * page, totals.peak_at_ns, totals.peak_processes)
+            for member, pages in enumerate(totals.peak_pages)
+        )
+
     def _take(self, events: memoryview) -> None:
         """The consumer's sink. A full disk must not cost the summary, so the timeline goes on without the file."""
-        if self._write_failure is None:
+        if self._writer is not None and self._write_failure is None:
             try:
                 self._writer.write_frame(events)
             except MemtrackError as failure:
@@ -212,13 +264,13 @@ class Tracker:
             "rmap_peak": None if summary.rmap_peak is None else asdict(summary.rmap_peak),
             "processes_left": members_left,
         }
-        if self._failure is None:
+        if self._writer is not None and self._failure is None:
             try:
                 self._writer.finish(trailer)
             except MemtrackError as error:
                 self._write_failure = error
         problems = [] if self._failure is None else [str(self._failure)]
-        self._recording = recording.of(self._file, self._writer.header, trailer, summary, problems)
+        self._recording = recording.of(self._file, self._complete_header, trailer, summary, problems)
 
     @property
     def _failure(self) -> BaseException | None:
@@ -236,6 +288,8 @@ def record(
     command: Sequence[Argument],
     *,
     rmap: bool | None = None,
+    events: bool = True,
+    resolution: str | None = None,
     ring_bytes: int | None = None,
     output: BinaryIO | None = None,
     **options: Any,
@@ -245,7 +299,9 @@ def record(
     `options` are subprocess.Popen's; the others are Tracker's. Raises CommandError where the command cannot be started;
     its own failure is no error, see `Recording.status`.
     """
-    with Tracker(output, rmap=rmap, ring_bytes=ring_bytes, command=command) as tracker:
+    with Tracker(
+        output, rmap=rmap, events=events, resolution=resolution, ring_bytes=ring_bytes, command=command
+    ) as tracker:
         tracker.spawn(command, **options).wait()
     return tracker.recording
 
@@ -253,6 +309,19 @@ def record(
 def rmap_wanted() -> bool:
     """Whether the environment asks for the rmap layer."""
     return any(os.environ.get(name) == "1" for name in RMAP_VARIABLES)
+
+
+def _detail(events: bool, resolution: str | None) -> Detail:
+    if resolution is None:
+        return EVERY_EVENT if events else TOTALS_ONLY
+    if not events:
+        raise UsageError("a resolution is one of events", "leave one of the two out")
+    return at_resolution(resolution)
+
+
+def _figures(pages: Sequence[int], page_bytes: int) -> Figures:
+    file, anon, swap, shmem = (pages[member] * page_bytes for member in Member)
+    return Figures(file + anon + shmem, anon, file, shmem, swap)
 
 
 def _temporary_file() -> BinaryIO:

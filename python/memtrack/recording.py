@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from memtrack import report
-from memtrack.errors import RecordingError
+from memtrack.errors import RecordingError, UsageError
 from memtrack.events import ByteOrder, Event, decode
 from memtrack.reader import Reader
 from memtrack.timeline import Peak, Process, Result, Timeline
@@ -29,13 +29,13 @@ class Recording:
 
     def __init__(
         self,
-        source: str | os.PathLike[str] | BinaryIO,
+        source: str | os.PathLike[str] | BinaryIO | None,
         header: dict[str, Any],
         trailer: dict[str, Any] | None,
         result: Result,
         problems: Sequence[str] = (),
     ) -> None:
-        """`source` is what `events` reads; a file object is closed with the recording."""
+        """`source` is what `events` reads, None where there are none; a file object is closed with the recording."""
         self._source = source
         self.header = header
         self.trailer = trailer
@@ -67,8 +67,10 @@ class Recording:
         """Every event, in the order of the file, read again from it.
 
         A LOST event of count 0 stands where a damaged frame was left out. Raises RecordingError where the file can be
-        read no more.
+        read no more, and UsageError where none were recorded.
         """
+        if self._source is None:
+            raise UsageError("only totals were recorded", "record with events")
         if not isinstance(self._source, (str, os.PathLike)):
             try:
                 self._source.seek(0)
@@ -85,7 +87,7 @@ class Recording:
 
     def close(self) -> None:
         """Closes the file behind a recording that was made without a path. The figures stay."""
-        if not isinstance(self._source, (str, os.PathLike)):
+        if self._source is not None and not isinstance(self._source, (str, os.PathLike)):
             self._source.close()
 
     def __enter__(self) -> Recording:
@@ -115,7 +117,7 @@ def open(path: str | os.PathLike[str] | BinaryIO) -> Recording:  # noqa: A001 # 
 
 
 def of(
-    file: BinaryIO,
+    file: BinaryIO | None,
     header: dict[str, Any],
     trailer: dict[str, Any] | None,
     result: Result,
@@ -123,10 +125,12 @@ def of(
 ) -> Recording:
     """The recording that has just been written to `file`, without reading it; `trailer` is None if it has none.
 
+    `file` is None where nothing but the figures was recorded.
+
     Where the file was opened for writing only, its name is what `Recording.events` opens.
     """
     name = getattr(file, "name", None)
-    source = name if isinstance(name, str) and not file.readable() else file
+    source = name if isinstance(name, str) and file is not None and not file.readable() else file
     return Recording(source, header, trailer, result, problems)
 
 

@@ -63,7 +63,10 @@ class Writer:
         self._failure: OutputError | None = None
         self._seekable = self._file.seekable()
         self._start = self._end = self._file.tell() if self._seekable else 0
-        self.header, content = _header(header)
+        self.header = complete_header(header)
+        content = pack_metadata(self.header)
+        if len(content) > MAX_METADATA_BYTES:
+            raise ValueError(f"a header of {len(content)} bytes is more than readers accept")
         self._write(skippable(HEADER_MAGIC, content), content_bytes=0)
 
     @property
@@ -134,8 +137,8 @@ def _unbuffered(file: int | BinaryIO) -> io.RawIOBase | BinaryIO:
     return cast(BinaryIO, getattr(file, "raw", file))
 
 
-def _header(header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """The whole header, and as it is written."""
+def complete_header(header: dict[str, Any]) -> dict[str, Any]:
+    """The header with what every recording of this version has, and a command that readers accept."""
     header = {
         "format": FORMAT,
         "version": VERSION,
@@ -143,13 +146,9 @@ def _header(header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         "byte_order": NATIVE,
         **header,
     }
-    content = pack_metadata(header)
-    if len(content) > MAX_METADATA_BYTES:
+    if len(pack_metadata(header)) > MAX_METADATA_BYTES:
         header = _with_command_cut(header)
-        content = pack_metadata(header)
-    if len(content) > MAX_METADATA_BYTES:
-        raise ValueError(f"a header of {len(content)} bytes is more than readers accept")
-    return header, content
+    return header
 
 
 def _with_command_cut(header: dict[str, Any]) -> dict[str, Any]:
