@@ -44,7 +44,7 @@ def _recorders(arguments: argparse.Namespace) -> dict[str, Any]:
             print(f"{workload.name}\n  left out: {reason}\n")
             continue
         count = arguments.rounds or (workload.quick_rounds if arguments.quick else workload.rounds)
-        figures = table.rows(workload, rounds.run(workload, CONTENDERS, count, _progress()))
+        figures = table.rows(rounds.run(workload, CONTENDERS, count, _progress()))
         print(table.text(workload, figures), flush=True)
         results[workload.name] = figures
     return results

@@ -45,7 +45,7 @@ untraced: what it shows is the machine's noise, not a cost.
 """
 
 
-def rows(workload: Workload, series: Sequence[Series]) -> list[dict[str, Any]]:
+def rows(series: Sequence[Series]) -> list[dict[str, Any]]:
     """One for each contender; figures that do not exist are None."""
     by_contender: dict[Contender, Series] = {one.contender: one for one in series}
     base, base_wall = _base(by_contender, "time_ns"), _base(by_contender, "wall_ns")
@@ -109,15 +109,19 @@ def text(workload: Workload, figures: Sequence[dict[str, Any]]) -> str:
     untraced = next(row for row in figures if row["contender"] == UNTRACED.name)
     of = "elapsed" if workload.whole else "CPU time"
     head = f"{workload.name}\n"
+    scale = (1.0, "ns")
     if "time_ns" in untraced:
-        head += f"untraced: {_time(untraced['time_ns'])} of {of} a {workload.unit}, {untraced['rounds']} rounds\n"
+        scale = _scale(untraced["time_ns"]["median"])
+        head += (
+            f"untraced: {_time(untraced['time_ns'], scale)} of {of} a {workload.unit}, {untraced['rounds']} rounds\n"
+        )
     lines = [list(HEADINGS)]
     notes = []
     for row in figures:
         if row["absent"]:
             notes.append(f"  {row['contender']}: {row['absent']}")
         if "time_ns" in row:
-            lines.append(_cells(row))
+            lines.append(_cells(row, scale))
         odd = [status for status in row.get("statuses", []) if status not in untraced.get("statuses", [])]
         if odd:
             notes.append(f"  {row['contender']}: ended with status {', '.join(map(str, odd))}")
@@ -126,11 +130,11 @@ def text(workload: Workload, figures: Sequence[dict[str, Any]]) -> str:
     return head + "\n".join([*body, *notes]) + "\n"
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _cells(row: dict[str, Any], scale: tuple[float, str]) -> list[str]:
     return [
         row["contender"],
         _ratio(row["time"]),
-        _time(row.get("added_ns")),
+        _time(row.get("added_ns"), scale),
         _ratio(row.get("of_perf")),
         _number(row.get("of_empty"), "{:.1f}"),
         _ratio(row["elapsed"]),
@@ -148,13 +152,16 @@ def _ratio(spread: dict[str, float] | None) -> str:
     return "" if spread is None else f"{spread['median']:.2f} ({spread['low']:.2f}..{spread['high']:.2f})"
 
 
-def _time(spread: dict[str, float] | None) -> str:
+def _scale(nanoseconds: float) -> tuple[float, str]:
+    return (1.0, "ns") if nanoseconds < 1e4 else (1e3, "us") if nanoseconds < 1e7 else (1e6, "ms")
+
+
+def _time(spread: dict[str, float] | None, scale: tuple[float, str]) -> str:
     if spread is None:
         return ""
-    size = max(abs(figure) for figure in spread.values())
-    unit, scale = ("ns", 1.0) if size < 1e4 else ("us", 1e3) if size < 1e7 else ("ms", 1e6)
-    digits = 0 if size / scale >= 100 else 1
-    median, low, high = (f"{spread[name] / scale:.{digits}f}" for name in ("median", "low", "high"))
+    by, unit = scale
+    digits = 0 if unit == "ns" else 1
+    median, low, high = (f"{spread[name] / by:.{digits}f}" for name in ("median", "low", "high"))
     return f"{median} {unit} ({low}..{high})"
 
 
