@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--add", action="append", default=[], type=Path, metavar="PATH", help="take a file along")
     parser.add_argument("--boot", default="", metavar="ARGS", help="add to the kernel's command line")
     parser.add_argument("--memory", type=int, metavar="MIB", help="memory of the guest")
-    parser.add_argument("--accelerator", default="tcg,thread=multi", help="QEMU's -accel (kvm, where it works)")
+    parser.add_argument("--accelerator", default=qemu.ACCELERATOR, help="QEMU's -accel (kvm, where it works)")
     parser.add_argument("--timeout", type=float, metavar="S", help="end the guest after so many seconds")
     parser.add_argument("--pytest", action="append", default=[], metavar="ARG", help="hand ARG to the suite's pytest")
     return parser

@@ -10,11 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from memtrack.hooks import RSS_TIERS
 from tests.vmtest.matrix import Kernel
 
 JUNIT = "junit.xml"
 DOCTOR = "doctor.json"
 VERDICT = "verdict.json"
+# How kernels.toml calls a layer that a kernel cannot have.
+OFF = "off"
 
 
 @dataclass(frozen=True)
@@ -73,15 +76,18 @@ def unpack(archive: bytes, folder: Path) -> None:
 def tier_problems(kernel: Kernel, doctor: str | None) -> list[str]:
     """Where the kernel reaches another tier than its row says; `doctor` is the output of `memtrack doctor --json`."""
     try:
-        sources = json.loads(doctor or "")["sources"]
-        reached = {layer: (sources[layer]["tier"] or "off", sources[layer]["reason"]) for layer in ("rss", "rmap")}
+        layers = json.loads(doctor or "")["layers"]
+        hook = {tier.description: name for name, tier in RSS_TIERS.items()}.get(layers["rss"]["hook"])
+        reached = {"rss": hook, "rmap": layers["rmap"]["tier"]}
+        problems = []
+        for layer, wanted in (("rss", kernel.rss), ("rmap", kernel.rmap)):
+            works = layers[layer]["answer"] == "yes"
+            tier = (reached[layer] if works else OFF) or "one without a name"
+            if tier != wanted:
+                reason = layers[layer]["reason"]
+                problems.append(f"{layer} must reach tier {wanted} and is {tier}{f' ({reason})' if reason else ''}")
     except (ValueError, KeyError, TypeError) as error:
         return [f"memtrack doctor --json gave nothing to go by: {error!r}"]
-    problems = []
-    for layer, wanted in (("rss", kernel.rss), ("rmap", kernel.rmap)):
-        tier, reason = reached[layer]
-        if tier != wanted:
-            problems.append(f"{layer} must reach tier {wanted} and is {tier}{f' ({reason})' if reason else ''}")
     return problems
 
 
