@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -41,19 +40,28 @@ def start(command: Sequence[Argument], invoker: Invoker, **options: Any) -> Proc
 
 
 def _popen(command: Sequence[Argument], options: dict[str, Any]) -> Process:
-    try:
+    """As execvp(3) does, and so env(1): Popen would go on past a script without a #! line to the next of that name."""
+    if "executable" in options:
         return subprocess.Popen(command, **options)
-    except OSError as error:
-        program = None if error.errno != errno.ENOEXEC else _found(command[0], options.get("env"))
-        if program is None or options.get("executable") is not None:
-            raise
-        # execvp(3), and so env(1), takes what the kernel does not know for a shell script without a #! line.
-        return subprocess.Popen(["/bin/sh", program, *command[1:]], **options)
+    denied: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
+    for program in _programs(os.fsdecode(command[0]), options.get("env")):
+        try:
+            return subprocess.Popen(command, executable=program, **options)
+        except OSError as error:
+            if error.errno == errno.ENOEXEC:
+                return subprocess.Popen(["/bin/sh", program, *command[1:]], **options)
+            if error.errno != errno.EACCES or error.filename is None:
+                raise
+            denied = error
+    raise denied
 
 
-def _found(program: Argument, environment: Mapping[str, str] | None) -> str | None:
-    path = ":".join(os.get_exec_path(environment))
-    return shutil.which(os.fsdecode(program), path=path)
+def _programs(name: str, environment: Mapping[str, str] | None) -> list[str]:
+    """Where a name may stand for a program, best first."""
+    if "/" in name:
+        return [name]
+    places = (f"{directory or '.'}/{name}" for directory in os.get_exec_path(environment))
+    return [place for place in places if name and os.path.lexists(place)]
 
 
 def _cannot_run(program: Argument, error: OSError | ValueError, directory: Argument | None) -> MemtrackError:
@@ -61,7 +69,8 @@ def _cannot_run(program: Argument, error: OSError | ValueError, directory: Argum
     if isinstance(error, ValueError):  # a NUL byte in an argument
         return CommandError(f"cannot run {name}: {error}", found=True)
     code = error.errno or 0
-    if error.filename is None:  # it did not come to the program: no fork, or no change of the user
+    # It did not come to the program: no fork, or no change of the user.
+    if error.filename is None or code in (errno.EAGAIN, errno.ENOMEM):
         return MemtrackError(
             f"cannot start a process: {os.strerror(code).lower()}", "see ulimit -a and the capabilities"
         )
