@@ -172,6 +172,16 @@ def huge_shmem() -> Iterator[Values]:
 
 
 @contextlib.contextmanager
+def no_khugepaged() -> Iterator[Values]:
+    """For every workload but those that wait for it: khugepaged may fill holes between any two quiet points."""
+    if not (HUGE_PAGES / "khugepaged").exists():
+        yield {}
+        return
+    with _settings(HUGE_PAGES / "khugepaged", scan_sleep_millisecs=str(2**32 - 1)):  # seven weeks
+        yield {}
+
+
+@contextlib.contextmanager
 def khugepaged() -> Iterator[Values]:
     """khugepaged in a hurry; it looks at memory marked with MADV_HUGEPAGE only."""
     hurried = {"scan_sleep_millisecs": "10", "pages_to_scan": "100000"}
@@ -225,7 +235,7 @@ def _controllers(root: Path) -> list[str]:
 
 # --- files ----------------------------------------------------------------------------------------------------------
 
-# Where a guest of the kernel matrix has its disc; all else there is tmpfs.
+# Where a guest of the kernel matrix has its disc; its root is ramfs, which knows neither holes nor reclaim.
 GUEST_DISC = Path("/mnt/ext4")
 TMPFS_MAGIC = 0x01021994
 
@@ -233,13 +243,14 @@ TMPFS_MAGIC = 0x01021994
 @contextlib.contextmanager
 def file_folder() -> Iterator[Path]:
     """A folder whose files' pages count as file."""
-    for candidate in (Path(os.environ.get("MEMTRACK_FILE_DIR", "/var/tmp")), GUEST_DISC):
-        if candidate.is_dir() and not _is_tmpfs(candidate):
+    chosen = os.environ.get("MEMTRACK_FILE_DIR")
+    for candidate in [Path(chosen)] if chosen else [GUEST_DISC, Path("/var/tmp")]:
+        if candidate.is_dir() and os.access(candidate, os.W_OK) and not _is_tmpfs(candidate):
             with tempfile.TemporaryDirectory(prefix="memtrack-", dir=candidate) as folder:
                 yield Path(folder)
             return
     with tempfile.TemporaryDirectory(prefix="memtrack-") as folder:
-        # Every kernel has it; it knows neither holes nor reclaim.
+        # Every kernel has it.
         subprocess.run(["mount", "-t", "ramfs", "memtrack", folder], check=True)
         try:
             yield Path(folder)

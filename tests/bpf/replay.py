@@ -9,7 +9,7 @@ from pathlib import Path
 
 from memtrack.events import RECORD_BYTES
 from memtrack.reader import Reader
-from memtrack.timeline import Figures, Timeline
+from memtrack.timeline import Figures, Result, Timeline
 from tests.bpf.points import Point
 
 RSS, RMAP = "rss", "rmap"
@@ -51,8 +51,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
+    """`result` is what the whole file comes to."""
+
     differences: tuple[Difference, ...]
     problems: tuple[str, ...]
+    result: Result
 
     def worst(self, layer: str, member: str | None = None) -> int | None:
         """The largest difference, of one member or of any; None where nothing was compared."""
@@ -101,7 +104,9 @@ def compare(path: Path, points: Sequence[Point], *, cached: bool) -> Comparison:
         for layer in layers:
             held = process.last if layer == RSS else process.rmap_last
             differences += _differences(point, layer, held, cached and layer == RSS, problems)
-    return Comparison(tuple(differences), tuple(problems))
+    timeline.feed(memoryview(events)[fed * RECORD_BYTES :])
+    problems += reader.problems
+    return Comparison(tuple(differences), tuple(problems), timeline.result())
 
 
 _Moments = Mapping[int, Sequence[tuple[int, int]]]  # by pid: the time and the place of each record

@@ -21,6 +21,7 @@ static void split_again(struct figures base, char *memory)
 {
     size_t page = (size_t)page_size();
 
+    REQUIRE(!madvise(memory, SIZE, MADV_NOHUGEPAGE)); /* splits nothing, and keeps khugepaged from filling holes */
     EXPECT_NET(quiet("collapsed"), base, .anon = pages(SIZE));
     REQUIRE(!madvise(memory + page, page, MADV_DONTNEED));
     EXPECT_NET(quiet("a page given back"), base, .anon = pages(SIZE) - 1);

@@ -45,6 +45,7 @@
 #define MAPPINGS_MAX 8192
 #define SHMEM_DEVICES_MAX 64
 #define ENTRIES 4096
+#define AHEAD_MAX 64
 
 struct mapping {
     uint64_t start, end;
@@ -56,6 +57,8 @@ static int mapping_count;
 static dev_t shmem_devices[SHMEM_DEVICES_MAX];
 static int shmem_device_count;
 static uint64_t entries[ENTRIES];
+static uint64_t ahead[AHEAD_MAX], ahead_pfn;
+static size_t ahead_count;
 static int page_flags = -1; /* /proc/kpageflags */
 
 long page_size(void)
@@ -235,14 +238,25 @@ static void take_smaps(char *line, void *context)
     }
 }
 
+/* Reads on ahead while frames follow one another, as those of a fresh boot and of large folios do; elsewhere neighbours in
+ * the address space are seldom neighbours in memory, and each entry costs. */
 static uint64_t flags_of(uint64_t pfn)
 {
-    uint64_t flags = 0;
+    if (pfn - ahead_pfn >= ahead_count) {
+        size_t want = ahead_count && pfn == ahead_pfn + ahead_count ? 2 * ahead_count : 1;
+        ssize_t got;
 
-    /* One at a time: neighbours in the address space are seldom neighbours in memory. */
-    if (pread(page_flags, &flags, sizeof(flags), (off_t)(pfn * sizeof(flags))) != sizeof(flags))
-        return 0;
-    return flags;
+        if (want > AHEAD_MAX)
+            want = AHEAD_MAX;
+        got = pread(page_flags, ahead, want * sizeof(*ahead), (off_t)(pfn * sizeof(*ahead)));
+        if (got < (ssize_t)sizeof(*ahead)) {
+            ahead_count = 0;
+            return 0;
+        }
+        ahead_pfn = pfn;
+        ahead_count = (size_t)got / sizeof(*ahead);
+    }
+    return ahead[pfn - ahead_pfn];
 }
 
 /* Older kernels report a tail page's own flags, which lack what only the head has. */
@@ -370,6 +384,7 @@ bool walk(const char *who, struct figures *out)
         *out = smaps.figures;
         return true;
     }
+    ahead_count = 0;
     if (!walk_pagemap(who, &pagemap))
         return false;
     *out = pagemap;
