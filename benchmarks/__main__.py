@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import machine, programs, rounds, table
+from benchmarks import consumer, machine, programs, reading, rounds, table
 from benchmarks.contenders import CONTENDERS
 from benchmarks.workloads import WORKLOADS
 
@@ -30,15 +30,25 @@ def main() -> int:
     print(machine.text(results["machine"]), table.LEGEND, sep="\n")
     with machine.as_it_was():
         results["workloads"] = _recorders(arguments)
+        if _wanted("consumer", arguments):
+            results["consumer"] = consumer.measure(arguments.quick)
+            print(consumer.text(results["consumer"]), flush=True)
+        if _wanted("reading", arguments):
+            results["reading"] = reading.measure(arguments.quick)
+            print(reading.text(results["reading"]), flush=True)
     RESULTS.write_text(json.dumps(results, indent=1))
     print(f"took {time.monotonic() - started:.0f} s; figures are in {RESULTS.relative_to(programs.ROOT)}")
     return 0
 
 
+def _wanted(name: str, arguments: argparse.Namespace) -> bool:
+    return not arguments.only or arguments.only in name
+
+
 def _recorders(arguments: argparse.Namespace) -> dict[str, Any]:
     results = {}
     for workload in WORKLOADS:
-        if arguments.only and arguments.only not in workload.name:
+        if not _wanted(workload.name, arguments):
             continue
         if reason := workload.absent():
             print(f"{workload.name}\n  left out: {reason}\n")

@@ -10,7 +10,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +42,6 @@ class Output:
     events: int | None = None
     lost: int | None = None
     peak_bytes: int | None = None
-    ring_bytes: int = 0
-    """As far as it counts in the recorder's own RSS."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +53,6 @@ class Contender:
     absent: Callable[[], str | None] = lambda: None
     inside: bool = False
     """It is a part of the target, which it changes, and not a process beside it."""
-    whole_machine: bool = False
-    """Its figures are those of all processes."""
 
 
 UNTRACED = Contender("untraced", lambda _, command: command)
@@ -81,21 +76,11 @@ def _memtrack(name: str, *options: str, recording: bool = True) -> Contender:
 
 def _read_memtrack(place: Place) -> Output:
     report = json.loads(place.report.read_text())
-    output = Output(
-        disk_bytes=0,
+    return Output(
+        disk_bytes=place.recording.stat().st_size if place.recording.exists() else 0,
         events=sum(report["events"].values()),
         lost=report["lost_events"],
         peak_bytes=report["peak"]["rss_bytes"],
-    )
-    if not place.recording.exists():
-        return output
-    from memtrack.tracefile import Reader
-
-    with Reader(place.recording) as reader:
-        ring_bytes = reader.header["recorder"]["ring_bytes"]
-    # The ring is mapped twice in a row, and counts as often.
-    return Output(
-        place.recording.stat().st_size, output.events, output.lost, output.peak_bytes, ring_bytes=2 * ring_bytes
     )
 
 
@@ -137,20 +122,12 @@ def _read_perf(place: Place) -> Output:
     return Output(place.recording.stat().st_size, events, lost, peak)
 
 
-# All it can do without an event per change: the largest value of each counter, one by one.
+# The largest value of each counter of each address space of the machine. It follows no tree, so it has no peak of one.
 _BPFTRACE = "tracepoint:kmem:rss_stat { @[args->mm_id, args->member] = max(args->size); }"
 
 
 def _bpftrace(place: Place, command: list[str]) -> list[str]:
     return ["bpftrace", "-q", "-o", str(place.report), "-e", _BPFTRACE, "-c", shlex.join(command)]
-
-
-def _read_bpftrace(place: Place) -> Output:
-    spaces: defaultdict[str, int] = defaultdict(int)
-    for mm_id, member, size in re.findall(r"@\[(\d+), (\d+)\]: (\d+)", place.report.read_text()):
-        spaces[mm_id] += 0 if member == "2" else int(size)
-    # It follows no tree: the largest address space of the machine is the best guess.
-    return Output(peak_bytes=max(spaces.values(), default=0))
 
 
 def _bpftrace_absent() -> str | None:
@@ -197,7 +174,7 @@ CONTENDERS = (
     _memtrack("memtrack --summary", "--summary", recording=False),
     AGAIN,
     PERF,
-    Contender("bpftrace, maxima", _bpftrace, _read_bpftrace, _bpftrace_absent, whole_machine=True),
+    Contender("bpftrace, maxima", _bpftrace, absent=_bpftrace_absent),
     Contender("psutil every 10 ms", _psutil, _read_psutil, _module_absent("psutil")),
     Contender("memray", _memray, _read_memray, _module_absent("memray"), inside=True),
 )

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import statistics
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import programs
+from benchmarks import programs, watch
 from benchmarks.contenders import Contender, Output, Place
 from benchmarks.workloads import Workload
-
-# How often a recorder's peak memory is looked at. The kernel keeps the peak, so only what comes last can be missed.
-_LOOK_MS = 20
 
 
 class RunError(Exception):
@@ -92,51 +87,23 @@ def _measure(contender: Contender, workload: Workload, place: Place) -> Measurem
         if workload.pinned and len(cpus) > 1:
             os.sched_setaffinity(0, cpus - {max(cpus)})
         try:
-            started = time.monotonic()
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd=programs.ROOT
-            )
-            peak_bytes = _watch(process.pid)
-            _, status, used = os.wait4(process.pid, 0)
-            elapsed_ns = (time.monotonic() - started) * 1e9
+            took = watch.run(command, stdout=stdout, stderr=stderr, cwd=programs.ROOT)
         finally:
             os.sched_setaffinity(0, cpus)
-    process.returncode = os.waitstatus_to_exitcode(status)
     if not figures.exists() or not figures.stat().st_size:
-        raise RunError(said.read_text(errors="replace").strip()[-200:] or f"status {process.returncode}")
+        raise RunError(said.read_text(errors="replace").strip()[-200:] or f"status {took.status}")
     metered = json.loads(figures.read_text())
     counted = _counted(printed)
     truth_bytes = counted.get("rss_bytes")
     return Measurement(
-        time_ns=elapsed_ns if workload.whole else _median(counted, "unit_ns", metered["cpu_ns"]),
-        wall_ns=elapsed_ns if workload.whole else _median(counted, "unit_wall_ns", metered["wall_ns"]),
+        time_ns=took.elapsed_ns if workload.whole else _median(counted, "unit_ns", metered["cpu_ns"]),
+        wall_ns=took.elapsed_ns if workload.whole else _median(counted, "unit_wall_ns", metered["wall_ns"]),
         target_cpu_ns=metered["cpu_ns"],
-        recorder_cpu_ns=int((used.ru_utime + used.ru_stime) * 1e9) - metered["cpu_ns"],
-        recorder_peak_bytes=peak_bytes,
+        recorder_cpu_ns=took.cpu_ns - metered["cpu_ns"],
+        recorder_peak_bytes=took.peak_bytes,
         truth_bytes=None if truth_bytes is None else truth_bytes + metered["meter_rss_bytes"],
-        status=process.returncode,
+        status=took.status,
     )
-
-
-def _watch(pid: int) -> int:
-    """Waits for the end of a process without reaping it; returns the most memory it held."""
-    peak_bytes = 0
-    pidfd = os.pidfd_open(pid)
-    try:
-        poll = select.poll()
-        poll.register(pidfd, select.POLLIN)
-        while not poll.poll(_LOOK_MS):
-            peak_bytes = max(peak_bytes, _peak_bytes(pid))
-    finally:
-        os.close(pidfd)
-    return peak_bytes
-
-
-def _peak_bytes(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) << 10
-    return 0  # it is ending
 
 
 def _counted(printed: Path) -> dict[str, Any]:

@@ -35,7 +35,8 @@ untraced: what it shows is the machine's noise, not a cost.
 
   time, of untraced  CPU time of the target for one unit of its work, as a multiple of untraced
   added              what that is more than untraced, for one unit
-  of perf's          the same as a part of what `perf record -e kmem:rss_stat` adds in the same round
+  of perf's          the same as a part of what `perf record -e kmem:rss_stat` adds in the same round, where that is
+                     more than noise
   of empty's         ... of what programs that do nothing add on memtrack's hooks (of the medians, which are small)
   elapsed            elapsed time of the target, as a multiple of untraced
   recorder CPU       CPU time of the recorder from its start to its end, as a part of the target's
@@ -45,12 +46,19 @@ untraced: what it shows is the machine's noise, not a cost.
 """
 
 
+# What perf adds must be more than this part of the untraced time in every round; below that it is noise that a ratio to it
+# would show.
+_VISIBLE = 0.05
+
+
 def rows(series: Sequence[Series]) -> list[dict[str, Any]]:
     """One for each contender; figures that do not exist are None."""
     by_contender: dict[Contender, Series] = {one.contender: one for one in series}
     base, base_wall = _base(by_contender, "time_ns"), _base(by_contender, "wall_ns")
     perf = _times(by_contender, PERF, "time_ns")
     perf_added = added(perf, base)
+    if any(cost < _VISIBLE * time for cost, time in zip(perf_added, base, strict=False)):
+        perf_added = []
     empty_added = added(_times(by_contender, EMPTY, "time_ns"), base)
     floor = statistics.median(empty_added) if empty_added else 0.0
     return [_row(one, base, base_wall, perf_added, floor) for one in series]
@@ -90,7 +98,7 @@ def _row(
         if not series.contender.inside:
             recorder = [float(max(0, run.recorder_cpu_ns)) for run in runs]
             row["recorder_cpu"] = _plain(ratios(recorder, target))
-            row["memory_bytes"] = max(run.recorder_peak_bytes for run in runs) - output.ring_bytes
+            row["memory_bytes"] = max(run.recorder_peak_bytes for run in runs)
     row["disk_bytes"] = output.disk_bytes
     row["events"] = output.events
     row["lost"] = output.lost
@@ -109,9 +117,8 @@ def text(workload: Workload, figures: Sequence[dict[str, Any]]) -> str:
     untraced = next(row for row in figures if row["contender"] == UNTRACED.name)
     of = "elapsed" if workload.whole else "CPU time"
     head = f"{workload.name}\n"
-    scale = (1.0, "ns")
+    scale = _scale(max((row["time_ns"]["median"] for row in figures if "time_ns" in row), default=0))
     if "time_ns" in untraced:
-        scale = _scale(untraced["time_ns"]["median"])
         head += (
             f"untraced: {_time(untraced['time_ns'], scale)} of {of} a {workload.unit}, {untraced['rounds']} rounds\n"
         )
