@@ -16,16 +16,6 @@ struct {
     __type(value, __u64);
 } cpu_probe SEC(".maps");
 
-/* A pointer read back as a number, which the verifier lets us compute with. */
-static __always_inline __u64 as_number(const void *pointer)
-{
-    const void *volatile slot = pointer;
-    __u64 number = 0;
-
-    bpf_probe_read_kernel(&number, sizeof(number), (const void *)&slot);
-    return number;
-}
-
 /*
  * The kernel's table of per-CPU offsets is not in BTF, but a per-CPU map gives both ends of the subtraction: the
  * per-CPU pointer inside the map, and where a CPU's part of it is.

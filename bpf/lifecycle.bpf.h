@@ -34,7 +34,7 @@ SEC("tp_btf/task_newtask")
 int BPF_PROG(task_newtask, struct task_struct *child, __u64 clone_flags)
 {
     __u32 tgid = child->tgid, pid;
-    __u64 mm = (__u64)child->mm;
+    __u64 mm = as_number(child->mm);
     struct process *parent;
     struct control *ctl;
     struct space *space;
@@ -75,7 +75,7 @@ int BPF_PROG(sched_process_exec, struct task_struct *task)
 {
     __u32 tgid = task->tgid, pid;
     struct process *process = process_of(tgid);
-    __u64 mm = (__u64)task->mm, old_mm;
+    __u64 mm = as_number(task->mm), old_mm;
     struct space *space;
     struct event *e;
 
@@ -180,7 +180,7 @@ int adopt_task(struct bpf_iter__task *ctx)
     ctl = control();
     if (!task || !ctl)
         return 0;
-    mm = (__u64)task->mm;
+    mm = as_number(task->mm);
     if (!mm || task->flags & PF_KTHREAD)
         return 0;
     tgid = task->tgid;

@@ -24,12 +24,12 @@ enum process_state {
 
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
-    __uint(max_entries, 65536);
+    __uint(max_entries, 1);
     __type(key, __u32);
     __type(value, struct process);
 } processes SEC(".maps");
 
-/* An address space in use by the tree, keyed by its mm_struct, and the process that it is shown under. */
+/* An address space in use by the tree, and the process that it is shown under. */
 struct space {
     __u64 mm; /* 0 once it has been closed; under the tree's lock */
     __u32 tgid;
@@ -38,7 +38,7 @@ struct space {
     __s32 cached[4];  /* v5.5 to v6.1: what its threads keep to themselves, summed during a round */
     __u32 cache_round;
     __u32 shared; /* has had further users */
-    __u32 zero;
+    __u32 place;  /* which of the spaces it is */
     /* Under the tree's lock. */
     __u64 changes[4]; /* how often each figure has been set */
     __s64 pages[4];
@@ -47,14 +47,40 @@ struct space {
     __u64 told_ns[4];
 };
 
-static const struct space blank_space;
+/*
+ * Address spaces by mm. The counters of every process on the machine move through our hooks, so the way from an mm to its
+ * space, or to there being none, is the first thing that a record costs: a bucket is one cache line of keys, found
+ * without a call, and the spaces lie in an array in the order of the keys. A space is claimed by an insertion, which
+ * succeeds for one of those who race for it.
+ */
+#define BUCKET_KEYS 7
+#define BUCKET_PROBES 4
+
+struct bucket {
+    __u64 mm[BUCKET_KEYS];
+    __u64 overflowed; /* some key had to go to the next bucket */
+};
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1); /* the loader sets the real sizes, a power of two here and BUCKET_KEYS as many below */
+    __type(key, __u32);
+    __type(value, struct bucket);
+} buckets SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, struct space);
+} spaces SEC(".maps");
 
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
-    __uint(max_entries, 65536);
-    __type(key, __u64);
-    __type(value, struct space);
-} spaces SEC(".maps");
+    __uint(max_entries, 1);
+    __type(key, __u32); /* which of the spaces */
+    __type(value, __u8);
+} claims SEC(".maps");
 
 /*
  * Further processes that use an address space (vfork, CLONE_VM without CLONE_THREAD): whoever is left when the process

@@ -98,7 +98,7 @@ static __always_inline bool as_bool(__u64 argument)
 static __always_inline struct space *rmap_space(struct vm_area_struct *vma)
 {
     struct mm_struct *mm = vma->vm_mm;
-    struct space *space = space_of((__u64)mm);
+    struct space *space = space_of(as_number(mm));
 
     if (!space || torn_down(mm) || vma->vm_flags & VM_HUGETLB)
         return 0;

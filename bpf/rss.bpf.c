@@ -14,6 +14,7 @@
 #include "state.h"
 
 #include "maps.bpf.h"
+#include "number.bpf.h"
 
 #include "counters.bpf.h"
 #include "identity.bpf.h"

@@ -20,7 +20,8 @@ SEC("tp_btf/rss_stat")
 int BPF_PROG(rss_stat_percpu, struct mm_struct *mm, int member)
 {
     enum totals_result result = TOTALS_QUIET;
-    struct space *space = space_of((__u64)mm);
+    __u64 address = as_number(mm);
+    struct space *space = space_of(address);
     struct event *e = 0;
     __u64 waiting = 0, now;
     __s64 pages = 0;
@@ -35,7 +36,7 @@ int BPF_PROG(rss_stat_percpu, struct mm_struct *mm, int member)
 
         pages = settled_sum(mm, 0, member);
         if (settings.totals)
-            result = totals_set(space, (__u64)mm, member, changes, pages, now, false);
+            result = totals_set(space, address, member, changes, pages, now, false);
         if (result != TOTALS_STALE)
             break;
     }
@@ -50,7 +51,8 @@ int BPF_PROG(rss_stat_percpu, struct mm_struct *mm, int member)
 SEC("tp_btf/rss_stat")
 int BPF_PROG(rss_stat_count, struct mm_struct *mm, int member, long count)
 {
-    struct space *space = space_of((__u64)mm);
+    __u64 address = as_number(mm);
+    struct space *space = space_of(address);
     struct event *e;
     __u64 waiting;
 
@@ -76,7 +78,8 @@ struct {
 SEC("tp_btf/rss_stat")
 int BPF_PROG(rss_stat_mm, struct mm_struct *mm)
 {
-    struct space *space = space_of((__u64)mm);
+    __u64 address = as_number(mm);
+    struct space *space = space_of(address);
     __u32 zero = 0, *noted = bpf_map_lookup_elem(&noted_pid, &zero);
 
     if (noted)

@@ -19,6 +19,7 @@ struct settings {
     uint64_t ring_headroom_bytes; /* kept free of RSS and RMAP for what says who is who */
     uint32_t cpus;                /* possible, not online: a CPU may come up while we record */
     uint32_t page_shift;
+    uint32_t buckets; /* of the table of address spaces, a power of two */
     uint8_t counters_are_percpu; /* v6.2 and later */
     uint8_t initial_pid_ns;
     uint8_t file_rmap_nests; /* v6.6, v6.7: page_add_file_rmap is hooked with its successor, and marks the task */
@@ -26,7 +27,7 @@ struct settings {
     uint8_t every_event;     /* a record per change; otherwise as the resolution says */
     uint8_t sums_known;      /* counters can be summed, in whichever shape they are */
     uint8_t coarse;          /* a record when a counter moved by resolution_pages, or after resolution_ns */
-    uint8_t zero;
+    uint8_t zero[5];
     uint64_t resolution_pages; /* 0: no such bound */
     uint64_t resolution_ns;    /* 0: no such bound */
 };

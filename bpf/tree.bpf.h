@@ -11,11 +11,34 @@ static __always_inline struct process *process_of(__u32 tgid)
     return bpf_map_lookup_elem(&processes, &tgid);
 }
 
+/* Fibonacci hashing of the address, whose lowest bits say nothing: an mm_struct has some 1,000 bytes. */
+static __always_inline __u32 bucket_number(__u64 mm, __u32 probe)
+{
+    return (__u32)(((mm >> 6) * 0x9E3779B97F4A7C15ULL >> 32) + probe) & (settings.buckets - 1);
+}
+
 static __always_inline struct space *space_of(__u64 mm)
 {
-    struct space *space = bpf_map_lookup_elem(&spaces, &mm);
+    struct space *space;
+    struct bucket *bucket;
+    __u32 number, place;
 
-    return space && space->pid ? space : 0; /* one without a pid is just being opened */
+    for (__u32 probe = 0; probe < BUCKET_PROBES; probe++) {
+        number = bucket_number(mm, probe);
+        bucket = bpf_map_lookup_elem(&buckets, &number);
+        if (!bucket)
+            return 0;
+#pragma unroll
+        for (__u32 i = 0; i < BUCKET_KEYS; i++) {
+            if (bucket->mm[i] == mm) {
+                place = number * BUCKET_KEYS + i;
+                return bpf_map_lookup_elem(&spaces, &place);
+            }
+        }
+        if (!bucket->overflowed)
+            return 0;
+    }
+    return 0;
 }
 
 /*
@@ -57,23 +80,61 @@ static __always_inline __u32 sharers_take(__u64 mm, __u32 tgid)
     return 0;
 }
 
-/* A process brings an address space that is new to the tree. A stale entry at the same address is overwritten. */
-static __always_inline struct space *space_open(__u64 mm, __u32 tgid, __u32 pid)
+/* Its key goes last, so that nobody finds a space that is not filled in. */
+static __always_inline struct space *space_settle(struct bucket *bucket, __u32 place, __u32 key, __u64 mm, __u32 tgid,
+                                                  __u32 pid)
 {
-    struct space *space;
+    struct space *space = bpf_map_lookup_elem(&spaces, &place);
 
-    /* Inserted blank and filled in, because it is too large for the stack of a program that calls on. */
-    if (bpf_map_update_elem(&spaces, &mm, &blank_space, BPF_ANY)) {
-        TALLY(spaces_full, 1);
+    if (!space || key >= BUCKET_KEYS)
         return 0;
-    }
-    space = bpf_map_lookup_elem(&spaces, &mm);
-    if (space) {
-        space->mm = mm;
-        space->tgid = tgid;
-        space->pid = pid;
-    }
+    __builtin_memset(space, 0, sizeof(*space));
+    space->mm = mm;
+    space->tgid = tgid;
+    space->pid = pid;
+    space->place = place;
+    barrier();
+    bucket->mm[key] = mm;
     return space;
+}
+
+/* A process brings an address space that is new to the tree. A stale entry at the same address is overwritten. */
+static __noinline struct space *space_open(__u64 mm, __u32 tgid, __u32 pid)
+{
+    struct bucket *bucket;
+    __u32 number, place;
+    __u8 claim = 1;
+
+    for (__u32 probe = 0; probe < BUCKET_PROBES; probe++) {
+        number = bucket_number(mm, probe);
+        bucket = bpf_map_lookup_elem(&buckets, &number);
+        if (!bucket)
+            return 0;
+        for (__u32 i = 0; i < BUCKET_KEYS; i++) {
+            place = number * BUCKET_KEYS + i;
+            if (bucket->mm[i] == mm ||
+                (!bucket->mm[i] && !bpf_map_update_elem(&claims, &place, &claim, BPF_NOEXIST)))
+                return space_settle(bucket, place, i, mm, tgid, pid);
+        }
+        bucket->overflowed = 1;
+    }
+    TALLY(spaces_full, 1);
+    return 0;
+}
+
+static __noinline void space_close(struct space *space, __u64 mm)
+{
+    __u32 place = space->place, number = place / BUCKET_KEYS;
+    struct bucket *bucket = bpf_map_lookup_elem(&buckets, &number);
+
+    if (!bucket)
+        return;
+#pragma unroll
+    for (__u32 i = 0; i < BUCKET_KEYS; i++)
+        if (bucket->mm[i] == mm)
+            bucket->mm[i] = 0;
+    totals_close(space, mm);
+    bpf_map_delete_elem(&claims, &place);
 }
 
 /* A process starts to use an address space that another one may use already. Returns it if it is new to the tree. */
@@ -118,8 +179,7 @@ static __always_inline struct space *space_leave(__u64 mm, __u32 tgid)
     if (next_tgid)
         next = process_of(next_tgid);
     if (!next) {
-        totals_close(space, mm);
-        bpf_map_delete_elem(&spaces, &mm);
+        space_close(space, mm);
         return 0;
     }
     space->tgid = next_tgid;

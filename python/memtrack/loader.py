@@ -22,6 +22,12 @@ from memtrack.hooks import KernelFacts, Plan
 CPUS_MAX = 4096
 """As in bpf/counters.bpf.h; a test compares the two."""
 
+BUCKET_KEYS = 7
+"""Address spaces in a bucket, as in bpf/maps.bpf.h; a test compares the two."""
+
+MAX_PROCESSES = 8192
+"""Processes of a tree at one time, by default. A table of that size takes 6 MiB."""
+
 # Not attached: run once by learn_cpu_offsets' caller.
 _RUN_ONCE = frozenset({"learn_cpu_offsets"})
 
@@ -77,11 +83,19 @@ class TreeTotals:
 class Probes:
     """A loaded and attached BPF object. Closing it leaves nothing behind in the kernel."""
 
-    def __init__(self, plan: Plan, machine: Machine, ring_bytes: int, detail: Detail = EVERY_EVENT) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        machine: Machine,
+        ring_bytes: int,
+        detail: Detail = EVERY_EVENT,
+        max_processes: int = MAX_PROCESSES,
+    ) -> None:
         """Raises _RefusedError with the program that the kernel refused, or LoadError."""
         self.plan = plan
         # Few wake-ups, and most of the ring for what comes while the consumer is on its way.
         self.ring_wakeup_bytes = ring_bytes // 16
+        self.max_processes = max_processes
         self._round = 0
         handle = ffi.new("struct probes **")
         image = _object()
@@ -100,7 +114,16 @@ class Probes:
         for program in self.plan.programs:
             _check(lib.probes__autoload(self._probes, program.encode()), f"select {program}")
         _check(lib.probes__resize(self._probes, b"ring", ring_bytes), "size the ring buffer")
+        buckets = _bucket_count(self.max_processes)
+        for name, entries in (
+            ("processes", self.max_processes),
+            ("buckets", buckets),
+            ("spaces", buckets * BUCKET_KEYS),
+            ("claims", buckets * BUCKET_KEYS),
+        ):
+            _check(lib.probes__resize(self._probes, name.encode(), entries), f"size the map {name}")
         settings = ffi.new("struct settings *")
+        settings.buckets = buckets
         settings.pid_ns_ino = machine.pid_ns_inode
         settings.initial_pid_ns = machine.pid_ns_inode == features.INITIAL_PID_NAMESPACE
         settings.ring_bytes = ring_bytes
@@ -235,6 +258,7 @@ def load(
     rmap: bool,
     ring_bytes: int,
     detail: Detail = EVERY_EVENT,
+    max_processes: int = MAX_PROCESSES,
     machine: Machine | None = None,
 ) -> Probes:
     """Loads and attaches what this kernel takes; `plan` of the result says what that is, and why not more.
@@ -258,11 +282,16 @@ def load(
             reason = plan.rss.reason or plan.lifecycle.reason
             raise FeatureError(f"nothing can be recorded: {reason}", _remedy_for_refusal() if refused else _DOCTOR)
         try:
-            return Probes(plan, machine, ring_bytes, detail)
+            return Probes(plan, machine, ring_bytes, detail, max_processes)
         except _RefusedError as refusal:
             if refusal.program in refused:
                 raise LoadError(f"cannot load {refusal.program}: {refusal.reason}") from None
             refused[refusal.program] = refusal.reason
+
+
+def _bucket_count(max_processes: int) -> int:
+    """Buckets for so many address spaces: half full at most, so that hardly a key has to look further than its own."""
+    return 1 << (-(-2 * max_processes // BUCKET_KEYS) - 1).bit_length()
 
 
 def _object() -> bytes:
