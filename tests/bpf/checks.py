@@ -17,6 +17,10 @@ from tests.bpf.points import Note, Report
 
 MIB = 1 << 20
 
+# In the rmap layer a page that replaces another of its kind (copy on write of anonymous memory, KSM) is added before the
+# other is removed, without a move of the counters to tell it by: a peak may be too high by one for each task at it.
+REPLACED_PAGES = 1
+
 ODD_NAME = b"h\xffl\xfed\n"
 ODD_ARGUMENT = b"two\nlines, \xc3\x28 and a \t tab"
 
@@ -153,10 +157,10 @@ def tree_stays_small(run: Run) -> Iterator[str]:
 
 
 def tree_peak(run: Run) -> Iterator[str]:
-    """The tree's peak is the sum over all its sleeping processes."""
+    """The tree's peak is the sum over all its sleeping processes; but see REPLACED_PAGES."""
     wanted = run.report.note("tree peak").pages * run.page_bytes
-    for layer, peak in (("rss", run.recording.peak), ("rmap", run.recording.rmap_peak)):
-        if peak is not None and peak.rss_bytes != wanted:
+    for layer, peak, more in (("rss", run.recording.peak, 0), ("rmap", run.recording.rmap_peak, REPLACED_PAGES)):
+        if peak is not None and not (peak.rss_bytes and 0 <= peak.rss_bytes - wanted <= more * run.page_bytes):
             yield f"the tree's {layer} peak is {peak.rss_bytes} bytes, not {wanted}"
     if run.recording.peak.processes != 6:
         yield f"{run.recording.peak.processes} processes are counted at the peak, not 6"

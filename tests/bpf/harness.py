@@ -19,7 +19,7 @@ from pathlib import Path
 from memtrack import Tracker
 from memtrack.recording import Recording
 from tests.bpf import environment, replay
-from tests.bpf.checks import Run
+from tests.bpf.checks import REPLACED_PAGES, Run
 from tests.bpf.drivers import Session
 from tests.bpf.environment import UnavailableError
 from tests.bpf.points import Report
@@ -137,8 +137,7 @@ def _peaks(row: Row, recording: Recording, report: Report) -> list[str]:
     """No peak is below what was held at a point, and where the workload's peak is at one, none is above.
 
     Exact in the rss layer where the kernel's counters are: between two points a workload only adds, or only removes.
-    In the rmap layer a page that replaces another of its kind (copy on write of anonymous memory, KSM) is added before
-    the other is removed, without a move of the counters to tell it by: one page for each task that may be doing so.
+    In the rmap layer each task of a process may have a page twice for a moment: see checks.REPLACED_PAGES.
     """
     problems = []
     for process in recording.processes:
@@ -154,7 +153,7 @@ def _peaks(row: Row, recording: Recording, report: Report) -> list[str]:
         for layer, peak in ((RSS, process.peak), (RMAP, process.rmap_peak)):
             if peak is None:
                 continue
-            replaced = max(point.threads for point in lived) if layer == RMAP else 0
+            replaced = REPLACED_PAGES * max(point.threads for point in lived) if layer == RMAP else 0
             pages = None if peak.rss_bytes is None else peak.rss_bytes // recording.page_size - largest
             if pages is None or pages < 0:
                 problems.append(f"the {layer} peak of {process.pid} is {peak.rss_bytes} bytes, below a quiet point's")

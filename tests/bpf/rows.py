@@ -85,7 +85,7 @@ KINDS_OF_MEMORY = (
     _row("file_truncated", "punch", "shmem", peak_at=["read"]),
     _row("file_truncated", "copied", peak_at=["copied"]),
     _row("file_truncated", "copied", "shmem", peak_at=["copied"]),
-    _row("inserted_pages", peak_at=["mapped"]),
+    _row("inserted_pages", peak_at=["read"]),
     _row("remapped", peak_at=["written"], checks=[checks.hole_named]),
     _row("hugetlb", needs=["hugetlb"]),
     _row("swap", "anon", needs=["swap"]),
