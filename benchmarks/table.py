@@ -46,8 +46,7 @@ untraced: what it shows is the machine's noise, not a cost.
 """
 
 
-# What perf adds must be more than this part of the untraced time in every round; below that it is noise that a ratio to it
-# would show.
+# What perf adds must be more than this part of the untraced time in every round: a ratio to less would show noise only.
 _VISIBLE = 0.05
 
 

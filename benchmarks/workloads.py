@@ -35,6 +35,11 @@ def _program_absent(name: str) -> Callable[[], str | None]:
     return lambda: None if shutil.which(name) else f"{name} is not installed"
 
 
+def _available_bytes() -> int:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+
+
 def _build(scratch: Path) -> list[str]:
     return ["make", "-s", "-B", "-j2", "-C", str(programs.ROOT), "-f", "tools/demo.mk", f"OUT={scratch}"]
 
@@ -67,6 +72,15 @@ WORKLOADS = (
         rounds=15,
         quick_rounds=5,
         pinned=True,
+    ),
+    Workload(
+        "one thread touches 2 GiB once, as fast as it can",
+        "page",
+        lambda _: [programs.program("faults"), "2048", "1", "1", _LAST_CPU],
+        rounds=3,
+        quick_rounds=1,
+        pinned=True,
+        absent=lambda: None if _available_bytes() > 3 << 30 else "too little memory",
     ),
     Workload(
         "four threads of one process fault in 32 MiB, again and again",
