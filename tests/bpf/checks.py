@@ -17,8 +17,8 @@ from tests.bpf.points import Note, Report
 
 MIB = 1 << 20
 
-# In the rmap layer a page that replaces another of its kind (copy on write of anonymous memory, KSM) is added before the
-# other is removed, without a move of the counters to tell it by: a peak may be too high by one for each task at it.
+# In the rmap layer a page that replaces another of its kind (copy on write of anonymous memory, KSM) is added before
+# the other is removed, without a move of the counters to tell it by: a peak may be too high by one for each task at it.
 REPLACED_PAGES = 1
 
 ODD_NAME = b"h\xffl\xfed\n"

@@ -100,12 +100,27 @@ def _persist(action: Callable[[], None]) -> None:
     return action()
 
 
+def _size_zram(block: Path) -> None:
+    """With the first compression that works: before 6.12 each is a module of its own, and the default may be absent."""
+    offered = (block / "comp_algorithm").read_text()
+    failure: UnavailableError | None = None
+    for name in sorted(offered.split(), key=lambda name: not name.startswith("[")):
+        subprocess.run(["modprobe", "-q", name.strip("[]")], check=False)
+        try:
+            _write(block / "comp_algorithm", name.strip("[]"))
+            return _write(block / "disksize", str(ZRAM_BYTES))
+        except UnavailableError as error:
+            failure = error
+            (block / "reset").write_text("1")
+    raise failure or UnavailableError("zram knows no compression")
+
+
 @contextlib.contextmanager
 def swap() -> Iterator[Values]:
     """Swap space in compressed memory."""
     name = _unused_zram()
     device, block = Path("/dev", name), Path("/sys/block", name)
-    _write(block / "disksize", str(ZRAM_BYTES))
+    _size_zram(block)
     try:
         device.write_bytes(_swap_header(ZRAM_BYTES))
         try:

@@ -52,7 +52,7 @@ class Outcome:
         return 0 if self.comparison is None else self.comparison.bound(layer)
 
     def __str__(self) -> str:
-        """One line: pages off by layer and member."""
+        """One line: pages off by layer and member, and how many the kernel may be off."""
         if self.skipped is not None:
             return f"{self.row.name:34} skipped: {self.skipped}"
         word = "FAILED" if self.failed else "ok"
@@ -61,9 +61,12 @@ class Outcome:
     def _layer(self, layer: str) -> str:
         if self.comparison is None or self.comparison.worst(layer) is None:
             return f"{layer} off"
-        members = " ".join(f"{member} {self.comparison.worst(layer, member)}" for member in MEMBERS[layer])
-        bound = self.bound(layer)
-        return f"{layer} {members}" + (f" (bound {bound})" if bound else "")
+        return " ".join([layer, *(self._member(layer, member) for member in MEMBERS[layer])])
+
+    def _member(self, layer: str, member: str) -> str:
+        assert self.comparison is not None
+        bound = self.comparison.bound(layer, member)
+        return f"{member} {self.comparison.worst(layer, member)}" + (f" (of {bound})" if bound else "")
 
 
 def build() -> Path:

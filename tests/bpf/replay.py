@@ -62,8 +62,9 @@ class Comparison:
         found = [abs(d.pages) for d in self.differences if d.layer == layer and member in (None, d.member)]
         return max(found, default=None)
 
-    def bound(self, layer: str) -> int:
-        return max((d.bound_pages for d in self.differences if d.layer == layer), default=0)
+    def bound(self, layer: str, member: str | None = None) -> int:
+        found = (d.bound_pages for d in self.differences if d.layer == layer and member in (None, d.member))
+        return max(found, default=0)
 
 
 def bound_pages(point: Point, member: str, cached: bool) -> int:
