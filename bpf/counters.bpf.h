@@ -52,7 +52,7 @@ static __always_inline void view_known(struct mm_struct *mm, __u32 member, struc
         if (bpf_core_field_exists(mm->rss_stat[i].lock.raw_lock.val)) \
             v->locked = mm->rss_stat[i].lock.raw_lock.val.counter;    \
         v->count = mm->rss_stat[i].count;                             \
-        v->parts = (__u64)mm->rss_stat[i].counters;                   \
+        v->parts = as_number(mm->rss_stat[i].counters);               \
     } while (0)
 
     switch (member) {
@@ -104,32 +104,34 @@ static __always_inline __s32 part_at(__u64 address)
     return part->refcount.refs.counter;
 }
 
-struct parts_walk {
-    __u64 parts;
-    __s64 sum;
-};
+/* The verifier walks a loop turn by turn, so a long one is cut into calls of a function that it walks once. */
+#define CHUNK_CPUS 16
 
-static long add_part(__u32 cpu, struct parts_walk *walk)
+static __always_inline __s64 sum_of_few(__u64 parts, __u32 first, __u32 cpus)
 {
-    if (cpu < CPUS_MAX)
-        walk->sum += part_at(walk->parts + cpu_offset[cpu]);
-    return 0;
+    __s64 sum = 0;
+
+    for (__u32 i = 0; i < CHUNK_CPUS && first + i < cpus; i++)
+        if (first + i < CPUS_MAX)
+            sum += part_at(parts + cpu_offset[first + i]);
+    return sum;
 }
 
-/* The verifier walks a plain loop turn by turn, so it is for machines with few CPUs, where it is the faster one. */
-#define PLAIN_LOOP_CPUS 16
+__noinline __s64 sum_of_chunk(__u64 parts, __u32 first)
+{
+    /* A function that is not static is verified even where nobody calls it. */
+    return settings.counters_are_percpu ? sum_of_few(parts, first, settings.cpus) : 0;
+}
 
 static __always_inline __s64 sum_of_parts(__u64 parts)
 {
-    struct parts_walk walk = {.parts = parts};
+    __s64 sum = 0;
 
-    if (settings.cpus > PLAIN_LOOP_CPUS) {
-        bpf_loop(settings.cpus, add_part, &walk, 0);
-        return walk.sum;
-    }
-    for (__u32 cpu = 0; cpu < PLAIN_LOOP_CPUS && cpu < settings.cpus; cpu++)
-        walk.sum += part_at(parts + cpu_offset[cpu]);
-    return walk.sum;
+    if (settings.cpus <= CHUNK_CPUS)
+        return sum_of_few(parts, 0, settings.cpus);
+    for (__u32 first = 0; first < CPUS_MAX && first < settings.cpus; first += CHUNK_CPUS)
+        sum += sum_of_chunk(parts, first);
+    return sum;
 }
 
 static __always_inline __s64 settled_sum(struct mm_struct *known, __u64 address, __u32 member)

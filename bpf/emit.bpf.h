@@ -52,15 +52,23 @@ static __always_inline struct event *lifecycle_reserve(__u8 type, __u32 pid)
 static __noinline __s64 sync_member(struct space *space, __u32 member, struct task_struct *own, __u64 now)
 {
     /* Out of the map it is a number, which functions of their own take. */
-    __u64 mm = *(volatile __u64 *)&space->mm, changes;
-    __s64 pages = 0;
+    __u64 mm = *(volatile __u64 *)&space->mm, word;
+    __s64 pages = 0, change = 0, before = 0;
 
     for (int attempt = 0; attempt < TOTALS_ATTEMPTS; attempt++) {
-        changes = totals_changes(space, member);
+        word = figure_word(space, member);
         pages = counter_pages(mm, member);
-        if (!settings.totals || totals_set(space, mm, member, changes, pages, now, true) != TOTALS_STALE)
+        if (!settings.totals)
+            break;
+        before = attempt ? before : pages_of(word);
+        change += pages - pages_of(word);
+        if (figure_move(space, member, word, pages))
             break;
     }
+    if (settings.totals)
+        totals_carry(space, member, change, before, now);
+    if (settings.coarse)
+        space->told_pages[member & 3] = pages;
     if (!settings.counters_are_percpu)
         pages += own ? thread_cache(own, member) : space->cached[member & 3];
     return pages;
@@ -116,14 +124,14 @@ static __noinline void emit_totals(struct space *space)
         TALLY(lost_lifecycle, 2 * EVENT_MEMBERS);
         return;
     }
-    bpf_spin_lock(&all->lock);
-    peak = space->peak;
-    pages[0] = space->pages[0];
-    pages[1] = space->pages[1];
-    pages[2] = space->pages[2];
-    pages[3] = space->pages[3];
-    bpf_spin_unlock(&all->lock);
+#pragma unroll
+    for (__u32 member = 0; member < EVENT_MEMBERS; member++)
+        pages[member] = pages_of(figure_word(space, member));
     now = bpf_ktime_get_ns();
+    bpf_spin_lock(&all->lock);
+    rise(&space->peak, space->resident, pages, space->rose_ns ?: now, 0);
+    peak = space->peak;
+    bpf_spin_unlock(&all->lock);
 #pragma unroll
     for (__u32 member = 0; member < EVENT_MEMBERS; member++) {
         fill_figure(&e[member], EVENT_TYPE_PEAK, pid, tid, now, member, peak.pages[member]);

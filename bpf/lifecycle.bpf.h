@@ -132,7 +132,6 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
     pending = process->state == PROCESS_PENDING;
     if (bpf_map_delete_elem(&processes, &tgid) || pending)
         return 0;
-    TALLY(members, -1);
     space_conclude(mm, tgid);
     e = lifecycle_reserve(EVENT_TYPE_EXIT, pid);
     if (e) {
@@ -141,6 +140,7 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
         bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
     }
     space = space_leave(mm, tgid);
+    TALLY(members, -1); /* after the sum of the tree has fallen: a peak has the number of processes then */
     if (space)
         emit_sync(space, 0);
     return 0;

@@ -31,18 +31,18 @@ struct {
 
 /* An address space in use by the tree, and the process that it is shown under. */
 struct space {
-    __u64 mm; /* 0 once it has been closed; under the tree's lock */
+    __u64 mm; /* 0 once it has been closed */
     __u32 tgid;
     __u32 pid;
     __u32 sync_round; /* the last round of adopt_task that reported it */
     __s32 cached[4];  /* v5.5 to v6.1: what its threads keep to themselves, summed during a round */
     __u32 cache_round;
-    __u32 shared; /* has had further users */
-    __u32 place;  /* which of the spaces it is */
-    /* Under the tree's lock. */
-    __u64 changes[4]; /* how often each figure has been set */
-    __s64 pages[4];
-    struct peak peak;
+    __u32 shared;        /* has had further users */
+    __u32 place;         /* which of the spaces it is */
+    __u64 words[4];      /* figures by member; see totals.bpf.h */
+    __s64 resident;      /* file + anon + shmem, in pages */
+    __u64 rose_ns;       /* when that last grew */
+    struct peak peak;    /* under the tree's lock */
     __s64 told_pages[4]; /* as last written into the ring, for the resolution */
     __u64 told_ns[4];
 };
@@ -117,7 +117,7 @@ struct {
 } tally_map SEC(".maps");
 
 struct tree {
-    struct bpf_spin_lock lock; /* of everything that is summed, here and in every struct space */
+    struct bpf_spin_lock lock; /* of the peaks, here and in every struct space */
     __u32 zero;
     struct figures figures;
 };

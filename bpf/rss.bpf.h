@@ -19,28 +19,31 @@ static __always_inline void rss_submit(struct event *e, __u64 waiting, __u32 pid
 SEC("tp_btf/rss_stat")
 int BPF_PROG(rss_stat_percpu, struct mm_struct *mm, int member)
 {
-    enum totals_result result = TOTALS_QUIET;
     __u64 address = as_number(mm);
     struct space *space = space_of(address);
+    __s64 pages = 0, change = 0, before = 0;
+    __u64 waiting = 0, now, word;
     struct event *e = 0;
-    __u64 waiting = 0, now;
-    __s64 pages = 0;
 
     if (!space || torn_down(mm) || (__u32)member >= EVENT_MEMBERS)
         return 0;
     if (settings.every_event)
         e = sample_reserve(&waiting);
-    now = bpf_ktime_get_ns();
+    /* A reading of the clock is a good part of what a change costs: without records it is left to when a sum falls. */
+    now = settings.every_event || settings.coarse ? bpf_ktime_get_ns() : 0;
     for (int attempt = 0; attempt < TOTALS_ATTEMPTS; attempt++) {
-        __u64 changes = totals_changes(space, member);
-
+        word = figure_word(space, member);
         pages = settled_sum(mm, 0, member);
-        if (settings.totals)
-            result = totals_set(space, address, member, changes, pages, now, false);
-        if (result != TOTALS_STALE)
+        if (!settings.totals || pages == pages_of(word) || *(volatile __u64 *)&space->mm != address)
+            break;
+        before = attempt ? before : pages_of(word);
+        change += pages - pages_of(word);
+        if (figure_move(space, member, word, pages))
             break;
     }
-    if (settings.coarse && result == TOTALS_TELL)
+    if (settings.totals)
+        totals_carry(space, member, change, before, now);
+    if (settings.coarse && worth_telling(space, member, pages, now))
         e = sample_reserve(&waiting);
     if (e)
         rss_submit(e, waiting, space->pid, member, now, counter_bytes(pages));

@@ -19,7 +19,7 @@ struct settings {
     uint64_t ring_headroom_bytes; /* kept free of RSS and RMAP for what says who is who */
     uint32_t cpus;                /* possible, not online: a CPU may come up while we record */
     uint32_t page_shift;
-    uint32_t buckets; /* of the table of address spaces, a power of two */
+    uint32_t buckets;            /* of the table of address spaces, a power of two */
     uint8_t counters_are_percpu; /* v6.2 and later */
     uint8_t initial_pid_ns;
     uint8_t file_rmap_nests; /* v6.6, v6.7: page_add_file_rmap is hooked with its successor, and marks the task */
@@ -51,7 +51,9 @@ struct peak {
 /* What the tree holds and held, in pages. */
 struct figures {
     int64_t pages[4]; /* by member */
-    struct peak peak;
+    int64_t resident; /* file + anon + shmem */
+    uint64_t rose_ns; /* when that last grew */
+    struct peak peak; /* as of the last time that it fell: what is resident now may be more */
 };
 
 /* Written by the programs. */

@@ -1,10 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Figures and peaks kept in the kernel, so that they are exact whatever becomes of the records. One lock for the whole
- * tree: its peak is a sum at one instant, and there is no such instant without one.
+ * Figures and peaks kept in the kernel, so that they are exact whatever becomes of the records.
+ *
+ * Figures only ever change by atomic additions, so that the tree's are the sum of its address spaces' at all times, and
+ * a change costs no lock. A sum is at its peak when it is about to fall: only then is it compared with the peak so far,
+ * and only a new peak is written, under the tree's lock.
  */
 #ifndef MEMTRACK_TOTALS_BPF_H
 #define MEMTRACK_TOTALS_BPF_H
+
+/* A figure of an address space: how often it has been changed, and pages, in one word. 2^39 pages are 2 PiB. */
+#define PAGES_BITS 40
+#define ONE_CHANGE (1ULL << PAGES_BITS)
+
+static __always_inline __s64 pages_of(__u64 word)
+{
+    return (__s64)(word << (64 - PAGES_BITS)) >> (64 - PAGES_BITS);
+}
+
+static __always_inline __u64 figure_word(struct space *space, __u32 member)
+{
+    return *(volatile __u64 *)&space->words[member & 3];
+}
 
 static __always_inline struct tree *tree(void)
 {
@@ -13,105 +30,100 @@ static __always_inline struct tree *tree(void)
     return bpf_map_lookup_elem(&tree_map, &zero);
 }
 
-static __always_inline __s64 resident(const __s64 *pages)
+static __always_inline void rise(struct peak *peak, __s64 resident, const __s64 *pages, __u64 at_ns, __u64 processes)
 {
-    return pages[EVENT_MEMBER_FILE] + pages[EVENT_MEMBER_ANON] + pages[EVENT_MEMBER_SHMEM];
-}
-
-static __always_inline void rise(struct peak *peak, const __s64 *pages, __u64 now, __u64 processes)
-{
-    __s64 sum = resident(pages);
-
-    if (sum <= peak->sum_pages)
+    if (resident <= peak->sum_pages)
         return;
-    peak->sum_pages = sum;
+    peak->sum_pages = resident;
     peak->pages[0] = pages[0];
     peak->pages[1] = pages[1];
     peak->pages[2] = pages[2];
     peak->pages[3] = pages[3];
-    peak->at_ns = now;
+    peak->at_ns = at_ns;
     peak->processes = processes;
 }
 
-/* Whether a change since the last record is worth another. */
-static __always_inline bool worth_telling(struct space *space, __u32 member, __s64 pages, __u64 now)
-{
-    __s64 moved = pages - space->told_pages[member];
-    __u64 distance = moved < 0 ? -moved : moved;
-
-    return (settings.resolution_pages && distance >= settings.resolution_pages) ||
-           (settings.resolution_ns && now - space->told_ns[member] >= settings.resolution_ns);
-}
-
-enum totals_result {
-    TOTALS_STALE,  /* somebody else has set the figure since `changes` was read: sum again */
-    TOTALS_QUIET,  /* set, and not worth a record */
-    TOTALS_TELL,   /* set, and worth one */
-    TOTALS_CLOSED, /* the address space has left the tree */
-};
-
-/*
- * Sets one figure, summed after `changes` was read, and says whether it is worth a record, as with `tell` it always is.
- * A sum that was overtaken is refused, so that the last one to be stored is never behind the counter.
- */
-static __always_inline enum totals_result totals_set(struct space *space, __u64 mm, __u32 member, __u64 changes,
-                                                     __s64 pages, __u64 now, bool tell)
+/* What there is now may be the most there ever was. `member` held `pages` until now, in case it has just changed. */
+static __noinline void totals_note(struct space *space, __u32 member, __s64 pages)
 {
     __u32 zero = 0;
     struct tally *counts = bpf_map_lookup_elem(&tally_map, &zero);
-    enum totals_result result = TOTALS_CLOSED;
     struct tree *all = tree();
+    __u64 now = bpf_ktime_get_ns();
+    __s64 parts[4];
 
-    if (!all || !counts || member >= EVENT_MEMBERS)
-        return TOTALS_CLOSED;
-    pages = pages < 0 ? 0 : pages;
+    if (!all || !counts)
+        return;
+#pragma unroll
+    for (__u32 i = 0; i < EVENT_MEMBERS; i++)
+        parts[i] = i == member ? pages : pages_of(figure_word(space, i));
     bpf_spin_lock(&all->lock);
-    if (space->mm == mm) {
-        result = TOTALS_STALE;
-        if (space->changes[member] == changes) {
-            space->changes[member] = changes + 1;
-            all->figures.pages[member] += pages - space->pages[member];
-            space->pages[member] = pages;
-            rise(&space->peak, space->pages, now, 0);
-            rise(&all->figures.peak, all->figures.pages, now, counts->members);
-            result = TOTALS_QUIET;
-            if (settings.coarse && (tell || worth_telling(space, member, pages, now))) {
-                space->told_pages[member] = pages;
-                space->told_ns[member] = now;
-                result = TOTALS_TELL;
-            }
-        }
-    }
+    rise(&space->peak, space->resident, parts, space->rose_ns ?: now, 0);
+    rise(&all->figures.peak, all->figures.resident, all->figures.pages, all->figures.rose_ns ?: now, counts->members);
     bpf_spin_unlock(&all->lock);
-    return result;
 }
 
-/* Before a figure is summed. */
-static __always_inline __u64 totals_changes(struct space *space, __u32 member)
+/* A figure has changed by so many pages, from `before`: carries that into the sums. */
+static __always_inline void totals_carry(struct space *space, __u32 member, __s64 change, __s64 before, __u64 now)
 {
-    return *(volatile __u64 *)&space->changes[member & 3];
+    struct tree *all = tree();
+
+    if (!all || !change || member >= EVENT_MEMBERS)
+        return;
+    if (member == EVENT_MEMBER_SWAP) {
+        __sync_fetch_and_add(&all->figures.pages[member], change);
+        return;
+    }
+    if (change < 0 && (space->resident > space->peak.sum_pages || all->figures.resident > all->figures.peak.sum_pages))
+        totals_note(space, member, before);
+    __sync_fetch_and_add(&all->figures.pages[member], change);
+    __sync_fetch_and_add(&space->resident, change);
+    __sync_fetch_and_add(&all->figures.resident, change);
+    if (change > 0) {
+        space->rose_ns = now;
+        all->figures.rose_ns = now;
+    }
+}
+
+/* Moves a figure from the word that it had to these pages. False if somebody else has moved it meanwhile. */
+static __always_inline bool figure_move(struct space *space, __u32 member, __u64 word, __s64 pages)
+{
+    __u64 step = (__u64)(pages - pages_of(word)) + ONE_CHANGE;
+
+    __sync_fetch_and_add(&space->words[member & 3], step);
+    return figure_word(space, member) == word + step;
+}
+
+/* Whether a change since the last record is worth another; it is taken to get one. */
+static __always_inline bool worth_telling(struct space *space, __u32 member, __s64 pages, __u64 now)
+{
+    __s64 moved = pages - space->told_pages[member & 3];
+    __u64 distance = moved < 0 ? -moved : moved;
+
+    if (!(settings.resolution_pages && distance >= settings.resolution_pages) &&
+        !(settings.resolution_ns && now - space->told_ns[member & 3] >= settings.resolution_ns))
+        return false;
+    space->told_pages[member & 3] = pages;
+    space->told_ns[member & 3] = now;
+    return true;
 }
 
 /* The address space leaves the tree, and what it held with it. */
-static __always_inline void totals_close(struct space *space, __u64 mm)
+static __always_inline void totals_close(struct space *space)
 {
-    struct tree *all = tree();
-
-    if (!settings.totals || !all)
+    space->mm = 0;
+    if (!settings.totals)
         return;
-    bpf_spin_lock(&all->lock);
-    if (space->mm == mm) {
-        space->mm = 0;
-        all->figures.pages[0] -= space->pages[0];
-        all->figures.pages[1] -= space->pages[1];
-        all->figures.pages[2] -= space->pages[2];
-        all->figures.pages[3] -= space->pages[3];
+    for (__u32 member = 0; member < EVENT_MEMBERS; member++) {
+        __u64 word = figure_word(space, member);
+
+        figure_move(space, member, word, 0);
+        totals_carry(space, member, -pages_of(word), pages_of(word), 0);
     }
-    bpf_spin_unlock(&all->lock);
 }
 
 /* The peak so far was the former process's; that of the next one begins with what there is. */
-static __always_inline void totals_restart_peak(struct space *space, __u64 now)
+static __always_inline void totals_restart_peak(struct space *space)
 {
     struct tree *all = tree();
 
@@ -119,7 +131,6 @@ static __always_inline void totals_restart_peak(struct space *space, __u64 now)
         return;
     bpf_spin_lock(&all->lock);
     space->peak.sum_pages = 0;
-    rise(&space->peak, space->pages, now, 0);
     bpf_spin_unlock(&all->lock);
 }
 

@@ -112,8 +112,7 @@ static __noinline struct space *space_open(__u64 mm, __u32 tgid, __u32 pid)
             return 0;
         for (__u32 i = 0; i < BUCKET_KEYS; i++) {
             place = number * BUCKET_KEYS + i;
-            if (bucket->mm[i] == mm ||
-                (!bucket->mm[i] && !bpf_map_update_elem(&claims, &place, &claim, BPF_NOEXIST)))
+            if (bucket->mm[i] == mm || (!bucket->mm[i] && !bpf_map_update_elem(&claims, &place, &claim, BPF_NOEXIST)))
                 return space_settle(bucket, place, i, mm, tgid, pid);
         }
         bucket->overflowed = 1;
@@ -133,7 +132,7 @@ static __noinline void space_close(struct space *space, __u64 mm)
     for (__u32 i = 0; i < BUCKET_KEYS; i++)
         if (bucket->mm[i] == mm)
             bucket->mm[i] = 0;
-    totals_close(space, mm);
+    totals_close(space);
     bpf_map_delete_elem(&claims, &place);
 }
 
@@ -184,7 +183,7 @@ static __always_inline struct space *space_leave(__u64 mm, __u32 tgid)
     }
     space->tgid = next_tgid;
     space->pid = next->pid;
-    totals_restart_peak(space, bpf_ktime_get_ns());
+    totals_restart_peak(space);
     return space;
 }
 

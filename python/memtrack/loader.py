@@ -10,6 +10,7 @@ import errno
 import hashlib
 import os
 import re
+import time
 from dataclasses import dataclass
 from importlib import resources
 
@@ -179,6 +180,9 @@ class Probes:
         figures = ffi.new("struct figures *")
         _check(lib.probes__figures(self._probes, figures), "read the tree's figures")
         peak = figures.peak
+        if figures.resident > peak.sum_pages:  # a peak is noted when the sum falls, and it has not
+            at_ns = int(figures.rose_ns) or time.monotonic_ns()
+            return TreeTotals(tuple(figures.pages), tuple(figures.pages), at_ns, self.tally().members)
         return TreeTotals(tuple(figures.pages), tuple(peak.pages), int(peak.at_ns), int(peak.processes))
 
     @property
