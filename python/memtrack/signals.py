@@ -23,7 +23,7 @@ FORWARDED = (
     signal.SIGALRM,
 )
 
-# siginfo's si_code of what the terminal itself sends to its whole foreground group, and which signals those are.
+# siginfo's si_code of what the terminal itself sends, and which signals those are.
 _SI_KERNEL = 0x80
 _OF_TERMINALS = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGWINCH})
 
@@ -54,7 +54,8 @@ class Forwarder:
                 _send(child, number)
             while (code := child.poll()) is None:
                 info = signal.sigwaitinfo(watched)
-                if info.si_signo != signal.SIGCHLD and info.si_code != _SI_KERNEL:
+                by_terminal = info.si_code == _SI_KERNEL and _sent_to_group(info.si_signo)
+                if info.si_signo != signal.SIGCHLD and not by_terminal:
                     _send(child, info.si_signo)
             return code
         finally:
@@ -63,7 +64,8 @@ class Forwarder:
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         # Python does not tell a handler who sent it. In the short time between the command's start and wait, what may
         # come from the terminal is taken to come from it: a key can be pressed again, but not taken back.
-        if not (self._starting and number in _OF_TERMINALS and _in_foreground()):
+        by_terminal = number in _OF_TERMINALS and _sent_to_group(number) and _in_foreground()
+        if not (self._starting and by_terminal):
             self._untold.append(number)
 
     @property
@@ -92,6 +94,12 @@ def _send(child: Process, number: int) -> None:
     # Gone already; or of another user, as a set-user-id program is.
     with suppress(ProcessLookupError, PermissionError):
         child.send_signal(number)
+
+
+def _sent_to_group(number: int) -> bool:
+    """Whether the terminal sends this signal to the foreground group, the command included: a hang-up goes to the
+    session's leader, and to the group when that has ended."""
+    return number != signal.SIGHUP or os.getsid(0) != os.getpid()
 
 
 def _in_foreground() -> bool:
