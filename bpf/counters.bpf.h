@@ -3,7 +3,7 @@
 #ifndef MEMTRACK_COUNTERS_BPF_H
 #define MEMTRACK_COUNTERS_BPF_H
 
-/* 32 KiB of offsets; a machine with more possible CPUs gets its sums from the classic tracepoint. */
+/* A power of two: 32 KiB of offsets. A machine with more possible CPUs gets its sums from the classic tracepoint. */
 #define CPUS_MAX 4096
 
 /* What to add to a per-CPU pointer to reach the CPU's part; learn_cpu_offsets fills it in before any hook attaches. */
@@ -16,6 +16,23 @@ struct {
     __type(value, __u64);
 } cpu_probe SEC(".maps");
 
+struct offsets_walk {
+    __u64 base;
+    long missing;
+};
+
+static long learn_offset(__u32 cpu, struct offsets_walk *walk)
+{
+    __u32 zero = 0;
+    void *part = bpf_map_lookup_percpu_elem(&cpu_probe, &zero, cpu);
+
+    if (part)
+        cpu_offset[cpu & (CPUS_MAX - 1)] = as_number(part) - walk->base;
+    else
+        walk->missing++;
+    return 0;
+}
+
 /*
  * The kernel's table of per-CPU offsets is not in BTF, but a per-CPU map gives both ends of the subtraction: the
  * per-CPU pointer inside the map, and where a CPU's part of it is.
@@ -24,18 +41,12 @@ SEC("syscall")
 int learn_cpu_offsets(void *ctx)
 {
     __u64 map = as_number(&cpu_probe);
-    __u64 base = 0;
-    __u32 zero = 0;
+    struct offsets_walk walk = {};
 
-    bpf_probe_read_kernel(&base, sizeof(base), (void *)(map + bpf_core_field_offset(struct bpf_array, pptrs)));
-    for (__u32 cpu = 0; cpu < CPUS_MAX && cpu < settings.cpus; cpu++) {
-        void *part = bpf_map_lookup_percpu_elem(&cpu_probe, &zero, cpu);
-
-        if (!part)
-            return 1;
-        cpu_offset[cpu] = as_number(part) - base;
-    }
-    return 0;
+    bpf_probe_read_kernel(&walk.base, sizeof(walk.base),
+                          (void *)(map + bpf_core_field_offset(struct bpf_array, pptrs)));
+    bpf_loop(settings.cpus, learn_offset, &walk, 0);
+    return walk.missing;
 }
 
 struct counter_view {
@@ -105,30 +116,30 @@ static __always_inline __s32 part_at(__u64 address)
 }
 
 /* The verifier walks a loop turn by turn, so a long one is cut into calls of a function that it walks once. */
-#define CHUNK_CPUS 16
+#define FEW_CPUS 16
+#define CHUNK_CPUS 64
 
-static __always_inline __s64 sum_of_few(__u64 parts, __u32 first, __u32 cpus)
+static __always_inline __s64 sum_of_some(__u64 parts, __u32 first, __u32 most, __u32 cpus)
 {
     __s64 sum = 0;
 
-    for (__u32 i = 0; i < CHUNK_CPUS && first + i < cpus; i++)
-        if (first + i < CPUS_MAX)
-            sum += part_at(parts + cpu_offset[first + i]);
+    for (__u32 i = 0; i < most && first + i < cpus; i++)
+        sum += part_at(parts + cpu_offset[(first + i) & (CPUS_MAX - 1)]);
     return sum;
 }
 
 __noinline __s64 sum_of_chunk(__u64 parts, __u32 first)
 {
     /* A function that is not static is verified even where nobody calls it. */
-    return settings.counters_are_percpu ? sum_of_few(parts, first, settings.cpus) : 0;
+    return settings.counters_are_percpu ? sum_of_some(parts, first, CHUNK_CPUS, settings.cpus) : 0;
 }
 
 static __always_inline __s64 sum_of_parts(__u64 parts)
 {
     __s64 sum = 0;
 
-    if (settings.cpus <= CHUNK_CPUS)
-        return sum_of_few(parts, 0, settings.cpus);
+    if (settings.cpus <= FEW_CPUS)
+        return sum_of_some(parts, 0, FEW_CPUS, settings.cpus);
     for (__u32 first = 0; first < CPUS_MAX && first < settings.cpus; first += CHUNK_CPUS)
         sum += sum_of_chunk(parts, first);
     return sum;
