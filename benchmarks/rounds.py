@@ -30,7 +30,7 @@ class Measurement:
     """Elapsed, for one unit."""
     target_cpu_ns: int
     recorder_cpu_ns: int
-    recorder_peak_bytes: int
+    recorder_peak_bytes: int | None
     truth_bytes: int | None
     """What the tree held at most by the target's own account."""
     status: int
@@ -50,7 +50,8 @@ def run(
     workload: Workload, contenders: Sequence[Contender], rounds: int, progress: Callable[[str], None]
 ) -> list[Series]:
     """All contenders, one after the other in every round, so that what the machine does meanwhile hits them all."""
-    all_series = [Series(contender, _absent(contender, workload)) for contender in contenders]
+    fitting = [contender for contender in contenders if workload.name.startswith(contender.only)]
+    all_series = [Series(contender, _absent(contender, workload)) for contender in fitting]
     for number in range(rounds):
         present = [series for series in all_series if series.absent is None]
         for series in present if number % 2 == 0 else reversed(present):
@@ -100,7 +101,8 @@ def _measure(contender: Contender, workload: Workload, place: Place) -> Measurem
         wall_ns=took.elapsed_ns if workload.whole else _median(counted, "unit_wall_ns", metered["wall_ns"]),
         target_cpu_ns=metered["cpu_ns"],
         recorder_cpu_ns=took.cpu_ns - metered["cpu_ns"],
-        recorder_peak_bytes=took.peak_bytes,
+        # A recorder that does not last is hardly seen.
+        recorder_peak_bytes=None if workload.whole else took.peak_bytes,
         truth_bytes=None if truth_bytes is None else truth_bytes + metered["meter_rss_bytes"],
         status=took.status,
     )

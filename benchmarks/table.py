@@ -97,7 +97,9 @@ def _row(
         if not series.contender.inside:
             recorder = [float(max(0, run.recorder_cpu_ns)) for run in runs]
             row["recorder_cpu"] = _plain(ratios(recorder, target))
-            row["memory_bytes"] = max(run.recorder_peak_bytes for run in runs)
+            row["memory_bytes"] = max(
+                (run.recorder_peak_bytes for run in runs if run.recorder_peak_bytes), default=None
+            )
     row["disk_bytes"] = output.disk_bytes
     row["events"] = output.events
     row["lost"] = output.lost

@@ -70,7 +70,7 @@ WORKLOADS = (
         "page",
         lambda _: [programs.program("faults"), "32", "12", "1", _LAST_CPU],
         rounds=15,
-        quick_rounds=5,
+        quick_rounds=4,
         pinned=True,
     ),
     Workload(
@@ -87,14 +87,14 @@ WORKLOADS = (
         "page",
         lambda _: [programs.program("faults"), "32", "12", "4", "-1"],
         rounds=10,
-        quick_rounds=3,
+        quick_rounds=2,
     ),
     Workload(
         "fork and exec storm: posix_spawn of a static program that does nothing, back to back",
         "process",
         lambda _: [programs.program("spawn"), "150", "6", _LAST_CPU, programs.program("nothing")],
         rounds=15,
-        quick_rounds=5,
+        quick_rounds=3,
         pinned=True,
     ),
     Workload(
@@ -102,7 +102,7 @@ WORKLOADS = (
         "run",
         lambda _: [programs.program("nothing")],
         rounds=15,
-        quick_rounds=5,
+        quick_rounds=3,
         whole=True,
     ),
     Workload(
