@@ -43,7 +43,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             options = _parser().parse_args(arguments)
         except SystemExit:  # --help and --version have printed what they have to say
-            _flush()
             return 0
         status: int = options.run(options)
         return status
@@ -95,16 +94,6 @@ def _cannot_print(code: int) -> OutputError:
     return OutputError(f"cannot write to standard output: {os.strerror(code).lower()}", "redirect it to a file")
 
 
-def _flush() -> None:
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise _cannot_print(error.errno or errno.EIO) from error
-
-
 def _occupy_standard_descriptors() -> None:
     """So that no file of ours gets the number of a closed one, and with it what somebody writes there.
 
@@ -138,6 +127,10 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         # An abbreviation would change its meaning with the next option.
         super().__init__(allow_abbrev=False, **options)
+
+    def _print_message(self, message: str, file: Any = None) -> None:  # noqa: ARG002 - help and version, to stdout
+        # argparse would pass over what cannot be written.
+        _print(message.rstrip("\n"))
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(report.shown(message), f"{self.prog} --help says more")
