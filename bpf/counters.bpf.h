@@ -63,7 +63,7 @@ static __always_inline void view_known(struct mm_struct *mm, __u32 member, struc
         if (bpf_core_field_exists(mm->rss_stat[i].lock.raw_lock.val)) \
             v->locked = mm->rss_stat[i].lock.raw_lock.val.counter;    \
         v->count = mm->rss_stat[i].count;                             \
-        v->parts = as_number(mm->rss_stat[i].counters);               \
+        v->parts = (__u64)mm->rss_stat[i].counters;                   \
     } while (0)
 
     switch (member) {
@@ -140,6 +140,7 @@ static __always_inline __s64 sum_of_parts(__u64 parts)
 
     if (settings.cpus <= FEW_CPUS)
         return sum_of_some(parts, 0, FEW_CPUS, settings.cpus);
+    parts = pointer_read_back((void *)parts); /* on some kernels the verifier has it as a pointer */
     for (__u32 first = 0; first < CPUS_MAX && first < settings.cpus; first += CHUNK_CPUS)
         sum += sum_of_chunk(parts, first);
     return sum;
