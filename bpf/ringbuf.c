@@ -143,7 +143,17 @@ void ringbuf__wake(struct ringbuf *ring)
         return;
 }
 
+uint64_t ringbuf__produced(const struct ringbuf *ring)
+{
+    return __atomic_load_n(ring->producer, __ATOMIC_ACQUIRE);
+}
+
+uint64_t ringbuf__consumed(const struct ringbuf *ring)
+{
+    return __atomic_load_n(ring->consumer, __ATOMIC_RELAXED);
+}
+
 uint64_t ringbuf__waiting(const struct ringbuf *ring)
 {
-    return __atomic_load_n(ring->producer, __ATOMIC_ACQUIRE) - __atomic_load_n(ring->consumer, __ATOMIC_RELAXED);
+    return ringbuf__produced(ring) - ringbuf__consumed(ring);
 }

@@ -17,6 +17,9 @@ void ringbuf__close(struct ringbuf *ring);
 ssize_t ringbuf__drain(struct ringbuf *ring, void *buffer, size_t size, size_t enough, int timeout_ms);
 /* Ends a wait, this one or the next; from any thread. */
 void ringbuf__wake(struct ringbuf *ring);
+/* Positions since the beginning, in bytes, record headers included: where the programs are, and what has been freed. */
+uint64_t ringbuf__produced(const struct ringbuf *ring);
+uint64_t ringbuf__consumed(const struct ringbuf *ring);
 /* Bytes that wait in the ring, record headers included. */
 uint64_t ringbuf__waiting(const struct ringbuf *ring);
 

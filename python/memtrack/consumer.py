@@ -59,6 +59,7 @@ class Consumer:
         self._stopping = threading.Event()
         self._last: Callable[[], bytes] = bytes
         self._lost_known = 0
+        self._gap: tuple[int, int] | None = None  # where in the ring losses were found, and how many
         self.lost_events = 0
         self.failure: BaseException | None = None
         """What ended a thread early or kept records from the sink; the rest has been gone through."""
@@ -114,10 +115,10 @@ class Consumer:
             copied = self._ring.drain(memoryview(buffer)[used:], self._enough_bytes, 0 if stopping else WAIT_MS)
             used = self._place_marks(buffer, used + copied)
             now = time.monotonic_ns()
-            if now - checked > CHECK_NS or stopping:
-                checked = now
-                used = self._account_losses(buffer, used)
-            done = stopping and not copied and not self._ring.waiting_bytes and not self._marks
+            look = stopping or now - checked > CHECK_NS
+            checked = now if look else checked
+            used = self._account_losses(buffer, used, look=look)
+            done = stopping and not copied and not self._ring.waiting_bytes and not self._marks and self._gap is None
             if done:
                 used = _append(buffer, used, self._last())
             full = _BUFFER_BYTES - used < _RESERVE_BYTES
@@ -140,15 +141,21 @@ class Consumer:
             used += RECORD_BYTES
         return used
 
-    def _account_losses(self, buffer: bytearray, used: int) -> int:
-        tally = self._probes.tally()
-        total = tally.lost_ring + tally.lost_lifecycle + self._probes.skipped()
-        if total == self._lost_known:
-            return used
-        used = _append(buffer, used, lost(time.monotonic_ns(), total - self._lost_known))
-        self._lost_known = self.lost_events = total
-        # The figures of all who live are exact again from here on.
-        self._probes.sync()
+    def _account_losses(self, buffer: bytearray, used: int, *, look: bool) -> int:
+        """Puts a LOST behind everything that was in the ring when losses were found, and has all figures told anew.
+
+        In front of older records it would have them bring back what was lost: the figures of a process whose EXIT was.
+        """
+        if look and self._gap is None:
+            tally = self._probes.tally()
+            total = tally.lost_ring + tally.lost_lifecycle + self._probes.skipped()
+            if total != self._lost_known:
+                self._gap = (self._ring.produced_bytes, total - self._lost_known)
+                self._lost_known = self.lost_events = total
+        if self._gap is not None and self._ring.consumed_bytes >= self._gap[0]:
+            used = _append(buffer, used, lost(time.monotonic_ns(), self._gap[1]))
+            self._gap = None
+            self._probes.sync()
         return used
 
     def _write(self) -> None:

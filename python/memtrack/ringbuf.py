@@ -40,6 +40,18 @@ class RingBuffer:
         waiting: int = lib.ringbuf__waiting(self._ring)
         return waiting
 
+    @property
+    def produced_bytes(self) -> int:
+        """How far the programs have written since the beginning."""
+        produced: int = lib.ringbuf__produced(self._ring)
+        return produced
+
+    @property
+    def consumed_bytes(self) -> int:
+        """How far drain has come since the beginning."""
+        consumed: int = lib.ringbuf__consumed(self._ring)
+        return consumed
+
     def close(self) -> None:
         lib.ringbuf__close(self._ring)
         self._ring = ffi.NULL
