@@ -36,6 +36,7 @@
 #define KPF_SWAPBACKED (1ULL << 14)
 #define KPF_COMPOUND_HEAD (1ULL << 15)
 #define KPF_COMPOUND_TAIL (1ULL << 16)
+#define KPF_THP (1ULL << 22)
 #define KPF_ZERO_PAGE (1ULL << 24)
 
 /* include/uapi/linux/magic.h */
@@ -59,6 +60,8 @@ static int shmem_device_count;
 static uint64_t entries[ENTRIES];
 static uint64_t ahead[AHEAD_MAX], ahead_pfn;
 static size_t ahead_count;
+static uint64_t last_pfn;
+static bool last_swap_backed;
 static int page_flags = -1; /* /proc/kpageflags */
 
 long page_size(void)
@@ -262,17 +265,15 @@ static uint64_t flags_of(uint64_t pfn)
 /* Older kernels report a tail page's own flags, which lack what only the head has. */
 static bool is_swap_backed(uint64_t pfn, uint64_t flags)
 {
-    static uint64_t last_pfn;
-    static bool last;
     bool same_folio = (flags & KPF_COMPOUND_TAIL) && pfn == last_pfn + 1;
 
     last_pfn = pfn;
     if (same_folio)
-        return last;
+        return last_swap_backed;
     while (flags & KPF_COMPOUND_TAIL)
         flags = flags_of(--pfn);
-    last = flags & KPF_SWAPBACKED;
-    return last;
+    last_swap_backed = flags & KPF_SWAPBACKED;
+    return last_swap_backed;
 }
 
 static void classify(uint64_t entry, bool hugetlb, struct figures *figures)
@@ -295,8 +296,8 @@ static void classify(uint64_t entry, bool hugetlb, struct figures *figures)
         figures->zero++;
     else if (flags & KPF_ANON)
         figures->anon++;
-    else if (!(entry & PAGEMAP_FILE_OR_SHARED)) /* pagemap knows no page here: vm_normal_page() has none */
-        figures->special++;
+    else if (!(entry & PAGEMAP_FILE_OR_SHARED) && !(flags & KPF_THP)) /* old kernels lack the bit for huge pages */
+        figures->special++;                                           /* vm_normal_page() has no page here */
     else if (is_swap_backed(pfn, flags))
         figures->shmem++;
     else
@@ -384,7 +385,7 @@ bool walk(const char *who, struct figures *out)
         *out = smaps.figures;
         return true;
     }
-    ahead_count = 0;
+    ahead_count = last_pfn = 0;
     if (!walk_pagemap(who, &pagemap))
         return false;
     *out = pagemap;
