@@ -26,6 +26,8 @@ class Point:
     threads: int
     from_ns: int
     ns: int
+    source: str
+    """"pagemap", checked by smaps, or "smaps" alone, where the workload had no right to look at page frames."""
     counters: dict[str, int]
     """The same as /proc/PID/status had it; exact on some kernels only."""
 
@@ -92,6 +94,7 @@ def parse(lines: Iterable[str]) -> Report:
                     threads=entry["threads"],
                     from_ns=entry["from_ns"],
                     ns=entry["ns"],
+                    source=entry["source"],
                     counters=counters,
                 )
             )
