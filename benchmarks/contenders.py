@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import os
 import re
 import shlex
 import shutil
@@ -66,14 +67,25 @@ EMPTY = Contender(
 )
 
 
-def _memtrack(name: str, *options: str, recording: bool = True, only: str = "") -> Contender:
-    files = ("-f", "-o", "{recording}") if recording else ("-f",)
+def _record(place: Place, command: list[str], *options: str) -> list[str]:
+    files = [] if "--summary" in options else ["-o", str(place.recording)]
+    return [*MEMTRACK, "record", "-f", *files, "--json", str(place.report), *options, "--", *command]
 
-    def wrap(place: Place, command: list[str]) -> list[str]:
-        paths = [str(place.recording) if option == "{recording}" else option for option in files]
-        return [*MEMTRACK, "record", *paths, "--json", str(place.report), *options, "--", *command]
 
-    return Contender(name, wrap, _read_memtrack, functools.partial(_option_absent, options), only=only)
+def _memtrack(*options: str) -> Contender:
+    return Contender(
+        " ".join(("memtrack", *options)),
+        lambda place, command: _record(place, command, *options),
+        _read_memtrack,
+        lambda: _option_absent(options),
+    )
+
+
+def _starved(place: Place, command: list[str]) -> list[str]:
+    """The recorder gets what the target leaves of its own CPU, and a ring that is full in a few milliseconds."""
+    target = ["nice", "-n", "-19", *command]
+    cpu = str(max(os.sched_getaffinity(0)))
+    return ["taskset", "-c", cpu, "nice", "-n", "19", *_record(place, target, "--ring-size", "256KiB")]
 
 
 def _read_memtrack(place: Place) -> Output:
@@ -100,7 +112,7 @@ def _perf(place: Place, command: list[str]) -> list[str]:
     return ["perf", "record", "-q", "-e", "kmem:rss_stat", "-o", str(place.recording), "--", *command]
 
 
-_PERF_EVENT = re.compile(r"mm_id=(\d+) .*type=MM_(\w+) size=(-?\d+)B", re.ASCII)
+PERF_EVENT = re.compile(r"mm_id=(\d+) .*type=MM_(\w+) size=(-?\d+)B", re.ASCII)
 _PERF_LOST = re.compile(r"PERF_RECORD_LOST.* lost (\d+)", re.ASCII)
 
 
@@ -112,7 +124,7 @@ def _read_perf(place: Place) -> Output:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as script:
         assert script.stdout is not None
         for line in script.stdout:
-            if event := _PERF_EVENT.search(line):
+            if event := PERF_EVENT.search(line):
                 events += 1
                 if event[2] != "SWAPENTS":
                     key = (event[1], event[2])
@@ -164,18 +176,20 @@ def _module_absent(name: str) -> Callable[[], str | None]:
     return lambda: None if importlib.util.find_spec(name) else "not installed"
 
 
-MEMTRACK_DEFAULT = _memtrack("memtrack")
+MEMTRACK_DEFAULT = _memtrack()
 PERF = Contender("perf record", _perf, _read_perf, _program_absent("perf"))
+
+# What it loses must not show in its figures, nor cost the target more than what is not lost.
+STARVED = Contender("memtrack, starved", _starved, _read_memtrack, only="page-fault storm")
 
 # In this order in every round, and the other way round in every second one.
 CONTENDERS = (
     UNTRACED,
     EMPTY,
     MEMTRACK_DEFAULT,
-    _memtrack("memtrack --resolution 64KiB", "--resolution", "64KiB"),
-    _memtrack("memtrack --summary", "--summary", recording=False),
-    # Which loses nearly every event: what is left must be true, and the target no slower.
-    _memtrack("memtrack --ring-size 4KiB", "--ring-size", "4KiB", only="page-fault storm"),
+    _memtrack("--resolution", "64KiB"),
+    _memtrack("--summary"),
+    STARVED,
     AGAIN,
     PERF,
     Contender("bpftrace, maxima", _bpftrace, absent=_bpftrace_absent),

@@ -6,7 +6,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
-/* As in benchmarks/consumer.py. */
+/* As in benchmarks/sample.py; a test compares the two. */
 #define RECORDS 65536
 
 struct record {
