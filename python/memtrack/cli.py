@@ -153,6 +153,9 @@ def _parser() -> argparse.ArgumentParser:
     record.add_argument("--summary", action="store_true", help="totals and peaks only: no events, no recording file")
     record.add_argument("--resolution", metavar="SIZE|TIME", help="an event per so much change or time (64KiB, 1ms)")
     record.add_argument("--ring-size", metavar="SIZE", help="of the ring buffer, a power of two (default: by memory)")
+    record.add_argument(
+        "--max-processes", metavar="N", type=int, default=None, help="room for so many processes at one time"
+    )
     record.add_argument("--wait", action="store_true", help="record until the whole tree has ended")
     record.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD [ARG...]")
     record.set_defaults(run=_record)
@@ -175,7 +178,7 @@ def _no_action(_options: argparse.Namespace) -> int:
 def _record(options: argparse.Namespace) -> int:
     # Here, because reading recordings must not need the native extension.
     try:
-        from memtrack import invoker, output, recorder
+        from memtrack import invoker, loader, output, recorder
     except ImportError as error:
         raise LoadError(f"cannot load the native extension: {error}", "reinstall memtrack for this machine") from error
 
@@ -188,7 +191,7 @@ def _record(options: argparse.Namespace) -> int:
     if not options.summary and options.json is not None and Path(options.json).absolute() == Path(path).absolute():
         raise UsageError("the recording and the report cannot be one file", "name two with -o and --json")
     user = invoker.from_environment()
-    _forget_coerced_locale()
+    _undo_locale_coercion()
     with ExitStack() as files:
         made: Output | None = None
         if not options.summary:
@@ -202,6 +205,7 @@ def _record(options: argparse.Namespace) -> int:
             events=not options.summary,
             resolution=options.resolution,
             ring_bytes=None if options.ring_size is None else size_in_bytes(options.ring_size),
+            max_processes=loader.MAX_PROCESSES if options.max_processes is None else options.max_processes,
             command=command,
             invoking_user=user,
         )
@@ -248,12 +252,14 @@ def _track(
     return code, failure
 
 
-def _forget_coerced_locale() -> None:
+def _undo_locale_coercion() -> None:
     """In the C locale the interpreter exports LC_CTYPE (PEP 538), which the command would not have found without us."""
     with suppress(OSError):
         started_with = Path("/proc/self/environ").read_bytes().split(b"\0")
-        if not any(variable.startswith(b"LC_CTYPE=") for variable in started_with):
-            os.environ.pop("LC_CTYPE", None)
+        found = [variable for variable in started_with if variable.startswith(b"LC_CTYPE=")]
+        os.environ.pop("LC_CTYPE", None)
+        if found:
+            os.environb[b"LC_CTYPE"] = found[0].partition(b"=")[2]
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from memtrack.errors import FeatureError, MemtrackError, OutputError, UsageError
 from memtrack.events import MarkKind, Member, mark, peak
 from memtrack.hooks import Plan
 from memtrack.invoker import Invoker
-from memtrack.loader import Probes
+from memtrack.loader import MAX_PROCESSES, Probes
 from memtrack.recording import Recording
 from memtrack.ringbuf import RingBuffer
 from memtrack.spawn import Argument, Process
@@ -31,6 +31,9 @@ from memtrack.writer import Writer, complete_header
 RING_BYTES = 32 << 20
 # ... but not more than this part of the machine's memory.
 RING_PART_OF_MEMORY = 64
+
+# The kernel's own limit on processes (PID_MAX_LIMIT); the tables for so many take 3 GiB.
+_MAX_PROCESSES = 4 << 20
 
 # pid_t has 31 bits and no kernel's pid_max is above it.
 _PID_MAX = (1 << 31) - 1
@@ -58,6 +61,7 @@ class Tracker:
         events: bool = True,
         resolution: str | None = None,
         ring_bytes: int | None = None,
+        max_processes: int = MAX_PROCESSES,
         command: Sequence[Argument] = (),
         invoking_user: Invoker | None = None,
     ) -> None:
@@ -67,8 +71,9 @@ class Tracker:
         `rmap` also rebuilds RSS from the reverse map; None means what the environment says. Without `events` there is
         no record per change and no file: processes, totals and peaks only, at the least cost. `resolution`, as in
         "64KiB" or "1ms", has a record only where a counter moved by that much, or moved after that time; peaks and
-        last figures stay exact. `ring_bytes` is a power of two of whole pages. `command` is what the recording's header
-        says it is of. Commands run as `invoking_user`, who is this process's own user if not given.
+        last figures stay exact. `ring_bytes` is a power of two of whole pages. `max_processes` is how many processes
+        of the tree may live at one time; what is beyond is counted and not recorded. `command` is what the recording's
+        header says it is of. Commands run as `invoking_user`, who is this process's own user if not given.
         """
         self._output = output
         self._rmap = rmap_wanted() if rmap is None else rmap
@@ -76,6 +81,9 @@ class Tracker:
         if not events and (output is not None or self._rmap):
             raise UsageError("without events there is neither a recording file nor a rmap layer")
         self._ring_bytes = _ring_bytes(ring_bytes)
+        if not 0 < max_processes <= _MAX_PROCESSES:
+            raise UsageError(f"room for {max_processes} processes is not possible", f"1 to {_MAX_PROCESSES} is")
+        self._max_processes = max_processes
         self._command = [os.fsdecode(argument) for argument in command]
         self._invoker = invoking_user or invoker.current()
         self._lock = threading.Lock()
@@ -90,7 +98,13 @@ class Tracker:
     def __enter__(self) -> Tracker:
         if self._recording is not None or self._probes is not None:
             raise UsageError("a tracker can be entered once", "make another")
-        self._probes = loader.load(features.probe(), rmap=self._rmap, ring_bytes=self._ring_bytes, detail=self._detail)
+        self._probes = loader.load(
+            features.probe(),
+            rmap=self._rmap,
+            ring_bytes=self._ring_bytes,
+            detail=self._detail,
+            max_processes=self._max_processes,
+        )
         try:
             self._ring = RingBuffer(self._probes.ring_fd, self._ring_bytes)
             self._start_ns = time.monotonic_ns()
