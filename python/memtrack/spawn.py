@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ def start(command: Sequence[Argument], invoker: Invoker, **options: Any) -> Proc
     if not command:
         raise UsageError("no command given", "name a program to run")
     options.setdefault("close_fds", False)
+    # With any such option Popen does not take posix_spawn(3), which leaves the C library's own signals ignored.
+    options.setdefault("umask", _umask())
     if not invoker.is_self:
         environment = options.get("env")
         options |= {"user": invoker.uid, "group": invoker.gid, "extra_groups": invoker.groups}
@@ -54,6 +57,15 @@ def _popen(command: Sequence[Argument], options: dict[str, Any]) -> Process:
                 raise
             denied = error
     raise denied
+
+
+def _umask() -> int:
+    """This process's own; asking for it by umask(2) would change it for a moment."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("Umask:"):  # since Linux 4.7
+                return int(line.split()[1], 8)
+    return -1  # Popen's "leave it as it is"
 
 
 def _programs(name: str, environment: Mapping[str, str] | None) -> list[str]:

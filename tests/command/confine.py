@@ -1,10 +1,11 @@
 """Runs a command with fewer rights or in poorer surroundings, by system calls alone: guests have few tools.
 
-python confine.py [--hide DIR] [--disk DIR=BYTES] [--uid N] [--keep CAP] [--drop CAP] [--limit NAME=N] -- CMD [ARG...]
+python confine.py [OPTION=VALUE...] -- CMD [ARG...]
 
---hide puts an empty directory in the place of DIR, --disk a file system of that size; both only for the command. --uid
+--hide DIR puts an empty directory in the place of DIR, --read-only DIR one that takes nothing, --disk DIR=BYTES a file
+system of that size, --bind FILE=FILE the second file in the place of the first: all for the command alone. --uid N
 changes the user, who gets the capabilities named by --keep only, which the command inherits; --drop takes one from root
-for good.
+for good. --limit NAME=N sets a resource limit.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_RAISE = 2
 
 CLONE_NEWNS = 0x00020000
+MS_RDONLY = 1
+MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 1 << 18
 
@@ -52,10 +55,14 @@ def own_mounts() -> None:
     check(libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None), "make mounts private")
 
 
-def mount_tmpfs(place: str, size_bytes: str | None = None) -> None:
+def mount_tmpfs(place: str, size_bytes: str | None = None, flags: int = 0) -> None:
     options = f"mode=1777,size={size_bytes}" if size_bytes else "mode=755"
-    mounted = libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", ctypes.c_ulong(0), os.fsencode(options))
+    mounted = libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", ctypes.c_ulong(flags), os.fsencode(options))
     check(mounted, f"mount on {place}")
+
+
+def mount_file(place: str, file: str) -> None:
+    check(libc.mount(os.fsencode(file), os.fsencode(place), None, ctypes.c_ulong(MS_BIND), None), f"mount on {place}")
 
 
 def capset(bits: int) -> None:
@@ -76,15 +83,19 @@ def become(uid: int, kept: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for option in ("hide", "disk", "keep", "drop", "limit"):
+    for option in ("hide", "read-only", "disk", "bind", "keep", "drop", "limit"):
         parser.add_argument(f"--{option}", action="append", default=[])
     parser.add_argument("--uid", type=int)
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
-    if options.hide or options.disk:
+    if options.hide or options.read_only or options.disk or options.bind:
         own_mounts()
     for place in options.hide:
         mount_tmpfs(place)
+    for place in options.read_only:
+        mount_tmpfs(place, flags=MS_RDONLY)
+    for pair in options.bind:
+        mount_file(*pair.rsplit("=", 1))
     for disk in options.disk:
         mount_tmpfs(*disk.rsplit("=", 1))
     for limit in options.limit:
