@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import struct
 import subprocess
@@ -28,6 +29,14 @@ TRIES_MAX = 20  # two seconds
 
 class UnavailableError(Exception):
     """Why this machine cannot show a workload."""
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Settings are the machine's: two runs at once would each put back what the other had set."""
+    with Path(tempfile.gettempdir(), "memtrack-tests.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _write(path: Path, value: str) -> None:

@@ -84,6 +84,7 @@ def run(row: Row, built: Path, *, rmap: bool) -> Outcome:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="memtrack-")))
         files = stack.enter_context(environment.file_folder())
+        stack.enter_context(environment.alone())
         stack.enter_context(environment.no_khugepaged())
         values: dict[str, str] = {}
         try:

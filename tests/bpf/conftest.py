@@ -1,0 +1,64 @@
+"""No test may leave anything: a descriptor or BPF object, a process, a setting of the machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SETTINGS = (
+    "/proc/swaps",
+    "/proc/sys/vm/min_free_kbytes",
+    "/sys/kernel/mm/ksm/pages_to_scan",
+    "/sys/kernel/mm/ksm/run",
+    "/sys/kernel/mm/ksm/sleep_millisecs",
+    "/sys/kernel/mm/ksm/use_zero_pages",
+    "/sys/kernel/mm/transparent_hugepage/defrag",
+    "/sys/kernel/mm/transparent_hugepage/enabled",
+    "/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs",
+    "/sys/kernel/mm/transparent_hugepage/shmem_enabled",
+)
+
+
+def settings() -> dict[str, str]:
+    values = {path: Path(path).read_text() for path in SETTINGS if Path(path).exists()}
+    pools = Path("/sys/kernel/mm/hugepages").glob("*/nr_hugepages")
+    return values | {str(pool): pool.read_text() for pool in pools}
+
+
+def descriptors() -> dict[str, str]:
+    """By number; the one of the listing itself is gone when it is looked at."""
+    found = {}
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            found[link.name] = str(link.readlink())
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def has_children() -> bool:
+    """Living or not yet reaped; looks without reaping."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    before = descriptors()
+    yield
+    left = {number: target for number, target in descriptors().items() if number not in before}
+    assert not left, f"descriptors are left open: {left}"
+    assert not has_children(), "processes are left"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def settings_are_put_back() -> Iterator[None]:
+    before = settings()
+    yield
+    assert settings() == before
