@@ -34,6 +34,16 @@ _RUN_ONCE = frozenset({"learn_cpu_offsets"})
 
 _DOCTOR = "python -m memtrack doctor says what this kernel has"
 
+# Not the kernel's word on a program: it would take it at another time.
+_SHORTAGES = {
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "close files elsewhere, or raise fs.file-max",
+    errno.ENOMEM: "free some memory, or raise the limits on it (ulimit -v, memory.max)",
+}
+
+# A program and its link have one each, and so have maps, and what libbpf tries out: 60 with the rmap layer.
+_DESCRIPTORS = 80
+
 _FAILED_PROGRAM = re.compile(r"prog '(\w+)': (?:failed to load|BPF program load failed)")
 
 
@@ -146,7 +156,7 @@ class Probes:
         if error:
             log = self.log
             failed = _FAILED_PROGRAM.search(log)
-            if failed:
+            if failed and -error not in _SHORTAGES:
                 raise _RefusedError(failed[1], _summary(log, error), log)
             raise _cannot_load(error, log)
 
@@ -160,7 +170,12 @@ class Probes:
                 continue
             error = lib.probes__attach(self._probes, program.encode())
             if error:
-                raise _RefusedError(program, _message(error), self.log)
+                raise self._refused(program, error)
+
+    def _refused(self, program: str, error: int) -> _RefusedError | LoadError:
+        if -error in _SHORTAGES:
+            return LoadError(f"cannot attach {program}: {_message(error)}", _SHORTAGES[-error])
+        return _RefusedError(program, _message(error), self.log)
 
     def detach_all_but_iterators(self) -> None:
         """No hook of ours runs any more; tasks can still be walked."""
@@ -271,6 +286,7 @@ def load(
     """
     machine = machine or this_machine()
     refused: dict[str, str] = {}
+    _check_descriptors()
     if machine.possible_cpus > CPUS_MAX:
         refused["learn_cpu_offsets"] = f"more than {CPUS_MAX} possible CPUs"
     while True:
@@ -298,6 +314,20 @@ def _bucket_count(max_processes: int) -> int:
     return 1 << (-(-2 * max_processes // BUCKET_KEYS) - 1).bit_length()
 
 
+def _check_descriptors() -> None:
+    """Without enough of them libbpf finds features missing, and never asks again in this process."""
+    opened = []
+    try:
+        for _ in range(_DESCRIPTORS):
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        code = error.errno or errno.EMFILE
+        raise LoadError(f"cannot load BPF object: {_message(code)}", _SHORTAGES.get(code)) from error
+    finally:
+        for fd in opened:
+            os.close(fd)
+
+
 def _object() -> bytes:
     image = resources.files("memtrack").joinpath("rss.bpf.o").read_bytes()
     expected: bytes = ffi.string(lib.memtrack_object_sha256)
@@ -319,6 +349,8 @@ def _cannot_load(error: int, log: str) -> LoadError:
     cause = f"cannot load BPF object: {_message(error)}"
     if -error in (errno.EPERM, errno.EACCES):
         return LoadError(cause, _remedy_for_refusal())
+    if -error in _SHORTAGES:
+        return LoadError(cause, _SHORTAGES[-error])
     last = next((line for line in reversed(log.splitlines()) if line.startswith("libbpf: ")), "")
     return LoadError(f"{cause}: {last.removeprefix('libbpf: ')}" if last else cause)
 
