@@ -1,6 +1,6 @@
 """Runs a command with fewer rights or in poorer surroundings, by system calls alone: guests have few tools.
 
-python confine.py [OPTION=VALUE...] -- CMD [ARG...]
+python confine.py [OPTION VALUE]... CMD [ARG...]
 
 --hide DIR puts an empty directory in the place of DIR, --read-only DIR one that takes nothing, --disk DIR=BYTES a file
 system of that size, --bind FILE=FILE the second file in the place of the first: all for the command alone. --uid N
@@ -86,7 +86,7 @@ def main() -> None:
     for option in ("hide", "read-only", "disk", "bind", "keep", "drop", "limit"):
         parser.add_argument(f"--{option}", action="append", default=[])
     parser.add_argument("--uid", type=int)
-    parser.add_argument("command", nargs="+")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     if options.hide or options.read_only or options.disk or options.bind:
         own_mounts()
