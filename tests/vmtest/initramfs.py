@@ -297,7 +297,7 @@ def write_run(
     for part in CHECKOUT_PARTS:
         path = CHECKOUT / part
         if path.is_dir():
-            tree.add_below(path, set(path.rglob("__pycache__")))
+            tree.add_below(path)
         elif path.exists():
             tree.add(path)
     for path in extra:

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -24,12 +24,13 @@ MACHINES: dict[str, tuple[str, tuple[str, ...], str]] = {
     "arm64": ("qemu-system-aarch64", ("-M", "virt", "-cpu", "max,pauth-impdef=on"), "ttyAMA0"),
 }
 # One host thread runs all virtual processors in turn. With a thread each, QEMU 7.2 can keep a translation of code that
-# another processor has patched meanwhile, and run it: six of six guests panicked on a stale int3 within seconds of hooks
-# being attached and detached under load. In turn, none of nine did.
+# another processor has patched meanwhile, and run it: of guests in which hooks came and went under load, six of six
+# panicked on a stale int3 within seconds. In turn, none of nine did.
 ACCELERATOR = "tcg,thread=single"
 # panic=-1: reboot at once, which -no-reboot turns into the end of QEMU. rootfstype=ramfs: the initramfs would be tmpfs
 # otherwise, whose pages the kernel counts as shmem; a program's own pages are to count as file, as on a disc.
-BOOT = "panic=-1 rootfstype=ramfs"
+# mitigations=off: with page-table isolation every system call makes TCG forget all translated addresses.
+BOOT = "panic=-1 rootfstype=ramfs mitigations=off"
 CHANNELS = ("stdout", "stderr", "status", "results")
 # The guest's /mnt/ext4 and its swap, each; sparse on the host.
 DISC_MIB = 256
@@ -45,7 +46,6 @@ class Outcome:
     results: bytes
     duration_s: float
     timed_out: bool = False
-    first_output_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -65,58 +65,34 @@ class Guest:
         QEMU runs in a session of its own, which is ended whole when this returns or is interrupted.
         """
         status, results = bytearray(), bytearray()
+        sinks = {"stdout": stdout, "stderr": stderr, "status": status.extend, "results": results.extend}
         started = time.monotonic()
-        outcome = Outcome(None, b"", 0.0)
-
-        def first(sink: Sink) -> Sink:
-            def note(data: bytes) -> None:
-                if outcome.first_output_s is None:
-                    outcome.first_output_s = time.monotonic() - started
-                sink(data)
-
-            return note
-
-        sinks = {"stdout": first(stdout), "stderr": first(stderr), "status": status.extend, "results": results.extend}
-        with discs() as disc_paths, contextlib.ExitStack() as stack:
+        with tempfile.TemporaryDirectory(prefix="vmtest-") as folder, contextlib.ExitStack() as stack:
+            disc_paths = format_discs(Path(folder))
             pipes = {name: os.pipe() for name in CHANNELS}
-            readers = [stack.enter_context(FileIO(pipes[name][0])) for name in CHANNELS]
-            ends = [pipes[name][1] for name in CHANNELS]
-            command = self.command(dict(zip(CHANNELS, ends, strict=True)), disc_paths)
+            readers = {name: stack.enter_context(FileIO(ends[0])) for name, ends in pipes.items()}
+            writers = {name: ends[1] for name, ends in pipes.items()}
             try:
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=ends,
-                    start_new_session=True,
-                )
+                process = stack.enter_context(start(self.command(writers, disc_paths), list(writers.values())))
             finally:
-                for end in ends:
+                for end in writers.values():  # QEMU's alone now, so that the pipes end with it
                     os.close(end)
-            pumps = [
-                threading.Thread(target=pump, args=(reader, sinks[name]), daemon=True)
-                for reader, name in zip(readers, CHANNELS, strict=True)
-            ]
+            pumps = [threading.Thread(target=pump, args=(readers[name], sinks[name])) for name in CHANNELS]
             for thread in pumps:
                 thread.start()
+            timed_out = False
             try:
                 said, _ = process.communicate(timeout=timeout_s)
                 if process.returncode:
                     raise MatrixError(f"QEMU ended with {process.returncode}: {said.decode(errors='replace').strip()}")
             except subprocess.TimeoutExpired:
-                outcome.timed_out = True
+                timed_out = True
             finally:
-                with contextlib.suppress(ProcessLookupError):
+                if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-            for thread in pumps:
-                thread.join()
-        text = status.decode(errors="replace").strip()
-        outcome.status = int(text) if text.isdigit() else None
-        outcome.results = bytes(results)
-        outcome.duration_s = time.monotonic() - started
-        return outcome
+                for thread in pumps:
+                    thread.join()
+        return Outcome(parse_status(bytes(status)), bytes(results), time.monotonic() - started, timed_out)
 
     def command(self, channel_ends: dict[str, int], disc_paths: Sequence[Path]) -> list[str]:
         """QEMU's command line; `channel_ends` are descriptors it inherits, which it opens anew by their names."""
@@ -149,24 +125,40 @@ class Guest:
         return guard + command
 
 
+def start(command: Sequence[str], descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Start QEMU in a session of its own, with what it says itself on `stdout`."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=descriptors,
+        start_new_session=True,
+    )
+
+
+def parse_status(said: bytes) -> int | None:
+    """What the guest's init wrote as the command's exit status; None if it did not come to that."""
+    text = said.strip()
+    return int(text) if text.isdigit() else None
+
+
 def pump(reader: FileIO, sink: Sink) -> None:
     """Copy from a pipe to a sink until its other end is closed by all."""
     while data := reader.read(1 << 16):
         sink(data)
 
 
-@contextlib.contextmanager
-def discs() -> Iterator[list[Path]]:
-    """Two sparse disc images: one with an empty ext4, one formatted as swap; gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="vmtest-") as folder:
-        paths = []
-        for name, tool in (("ext4", ["mkfs.ext4", "-q", "-F"]), ("swap", ["mkswap", "-q"])):
-            path = Path(folder, name)
-            with path.open("wb") as file:
-                file.truncate(DISC_MIB << 20)
-            program = shutil.which(tool[0], path="/usr/sbin:/sbin:/usr/bin:/bin")
-            if program is None:
-                raise MatrixError(f"{tool[0]} is not there (install e2fsprogs, util-linux)")
-            subprocess.run([program, *tool[1:], path], check=True, capture_output=True)
-            paths.append(path)
-        yield paths
+def format_discs(folder: Path) -> list[Path]:
+    """Two sparse disc images: one with an empty ext4, one formatted as swap."""
+    paths = []
+    for name, tool in (("ext4", ["mkfs.ext4", "-q", "-F"]), ("swap", ["mkswap", "-q"])):
+        path = folder / name
+        with path.open("wb") as file:
+            file.truncate(DISC_MIB << 20)
+        program = shutil.which(tool[0], path="/usr/sbin:/sbin:/usr/bin:/bin")
+        if program is None:
+            raise MatrixError(f"{tool[0]} is not there (install e2fsprogs, util-linux)")
+        subprocess.run([program, *tool[1:], path], check=True, capture_output=True)
+        paths.append(path)
+    return paths
