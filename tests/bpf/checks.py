@@ -127,6 +127,15 @@ def acted_by_child(run: Run) -> Iterator[str]:
         yield f"tasks {sorted(others)} acted on the parent, not only its child {first.pid}"
 
 
+def acted_by_the_kernel(run: Run) -> Iterator[str]:
+    """What was taken from the sleeping process was taken by a task that is none of the tree's."""
+    first, second = run.report.note("pressed by"), run.report.note("pressed")
+    owner = run.report.points[0].pid
+    tids = {event.tid for event in run.between(first, second) if event.pid == owner}
+    if not tids - {owner, first.pid}:
+        yield f"tasks {sorted(tids)} acted on the process, not kswapd"
+
+
 def one_exit(run: Run) -> Iterator[str]:
     """The process ends with its last thread, once, and holds until then what its last point says."""
     note = run.report.note("exit")

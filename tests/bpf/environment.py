@@ -23,6 +23,7 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 KSM = Path("/sys/kernel/mm/ksm")
 ZRAM_BYTES = 256 << 20  # more than any workload pages out, and nearly empty pages cost zram next to nothing
 HUGETLB_BYTES = 96 << 20  # twice the workload's 32 MiB, for its copy, and the reserve of a private mapping
+SMALL_MACHINE_BYTES = 4 << 30
 GROUP_BYTES = 64 << 20
 TRIES_MAX = 20  # two seconds
 
@@ -150,6 +151,17 @@ def no_swap() -> Iterator[Values]:
     if len(Path("/proc/swaps").read_text().splitlines()) > 1:
         raise UnavailableError("the machine has swap space of its own")
     yield {}
+
+
+@contextlib.contextmanager
+def pressure() -> Iterator[Values]:
+    """A machine small enough to be short of memory for a moment, and nobody else's: a guest."""
+    meminfo = Path("/proc/meminfo").read_text().splitlines()
+    (total_kib,) = (int(line.split()[1]) for line in meminfo if line.startswith("MemTotal"))
+    if total_kib << 10 > SMALL_MACHINE_BYTES:
+        raise UnavailableError(f"{total_kib >> 20} GiB of memory are too much to be short of")
+    with swap(), _settings(Path("/proc/sys/vm"), min_free_kbytes=Path("/proc/sys/vm/min_free_kbytes").read_text()):
+        yield {}
 
 
 # --- pages ----------------------------------------------------------------------------------------------------------
@@ -298,5 +310,6 @@ NEEDS: Mapping[str, Callable[[], contextlib.AbstractContextManager[Values]]] = {
     "ksm zero pages": ksm_zero_pages,
     "memory group": memory_group,
     "no swap": no_swap,
+    "pressure": pressure,
     "swap": swap,
 }

@@ -146,6 +146,7 @@ OTHERS_ACTING = (
     _row("foreign_write", "mem", peak_at=["written"], checks=[checks.acted_by_child]),
     _row("foreign_write", "ptrace", peak_at=["written"], checks=[checks.acted_by_child]),
     _row("limited", "{group}", "{reclaim_file}", "{reclaim_value}", needs=["swap", "memory group"]),
+    _row("kswapd", needs=["pressure"], checks=[checks.acted_by_the_kernel]),
     _row("oom_killed", "{group}", needs=["no swap", "memory group"], checks=[checks.killed]),
     _row(
         "touch_anon",
