@@ -10,6 +10,7 @@ import errno
 import hashlib
 import os
 import re
+import threading
 import time
 from dataclasses import dataclass
 from importlib import resources
@@ -108,6 +109,9 @@ class Probes:
         self.ring_wakeup_bytes = ring_bytes // 16
         self.max_processes = max_processes
         self._round = 0
+        self._controls = ffi.new("struct control *")
+        self._controlling = threading.Lock()
+        self._walking = threading.RLock()  # one walk at a time: the consumer syncs when others adopt
         handle = ffi.new("struct probes **")
         image = _object()
         error = lib.probes__open(handle, image, len(image))
@@ -232,31 +236,36 @@ class Probes:
 
     def adopt(self, pid: int) -> int:
         """Takes in a running process and its descendants, and returns how many processes that were."""
-        start = before = self.tally().adopted
-        self._walk(lib.ADOPT_PID, adopt_pid=pid)
-        while (adopted := self.tally().adopted) != before:
-            before = adopted
-            self._walk(lib.ADOPT_CHILDREN)
-        if adopted != start:
-            self.sync()
-        return adopted - start
+        with self._walking:
+            start = before = self.tally().adopted
+            self._walk(lib.ADOPT_PID, adopt_pid=pid)
+            while (adopted := self.tally().adopted) != before:
+                before = adopted
+                self._walk(lib.ADOPT_CHILDREN)
+            if adopted != start:
+                self.sync()
+            return adopted - start
 
     def sync(self) -> None:
-        """Has the kernel report the figures of every address space of the tree."""
+        """Has the kernel report the figures of every address space of the tree; from any thread."""
         if "adopt_task" not in self.plan.programs:
             return
-        self._round += 1
-        if not self.plan.counters_are_percpu:
-            self._walk(lib.ADOPT_CACHES, round=self._round)
-        self._walk(lib.ADOPT_SYNC, round=self._round)
+        with self._walking:
+            self._round += 1
+            if not self.plan.counters_are_percpu:
+                self._walk(lib.ADOPT_CACHES, round=self._round)
+            self._walk(lib.ADOPT_SYNC, round=self._round)
 
     def _walk(self, adopt_pass: int, **values: int) -> None:
         self._control(**{"pass": adopt_pass}, **values)
         _check(lib.probes__iterate(self._probes, b"adopt_task"), "walk the tasks")
 
     def _control(self, **values: int) -> None:
-        control = ffi.new("struct control *", values)
-        _check(lib.probes__control(self._probes, control), "reach the BPF programs")
+        """Changes these and leaves the rest: a walk must not disarm a thread that is about to spawn."""
+        with self._controlling:
+            for name, value in values.items():
+                setattr(self._controls, name, value)
+            _check(lib.probes__control(self._probes, self._controls), "reach the BPF programs")
 
     def close(self) -> None:
         lib.probes__close(self._probes)
