@@ -19,7 +19,7 @@ import pytest
 from cffi import FFI
 
 import memtrack
-from memtrack import cli, container, errors, events, hooks, loader, recorder
+from memtrack import cli, container, errors, events, hooks, loader, recorder, timeline
 from memtrack.events import EventType, Figure, MarkKind, Member
 from memtrack.timeline import Figures, Peak, Process
 from memtrack.tracefile import Writer
@@ -176,6 +176,7 @@ def test_numbers_are_the_codes() -> None:
     assert f"{container.FRAME_EVENTS:,} records ({container.FRAME_EVENTS * events.RECORD_BYTES:,} bytes)" in text
     assert f"{container.MAX_FRAME_BYTES >> 20} MiB" in text
     assert f"At most {container.MAX_METADATA_BYTES >> 20} MiB each" in text
+    assert f"at most {timeline._LOOKAHEAD} records on" in text
     magics = (container.HEADER_MAGIC, container.TRAILER_MAGIC, container.SEEK_TABLE_MAGIC, container.SEEK_FOOTER_MAGIC)
     assert all(f"0x{magic:08X}" in text for magic in magics)
 
