@@ -269,3 +269,27 @@ def adopted_at_once(run: Run) -> Iterator[str]:
 def moved_by_compaction(run: Run) -> Iterator[str]:
     if run.report.note("moved").pages == 0:
         yield "compaction moved nothing"
+
+
+def accounted_for(run: Run) -> Iterator[str]:
+    """Every process that the oracle saw is there, with its status and what it held when it gave up its memory.
+
+    The oracle is the first process of its tree. A process that never had memory of its own holds nothing.
+    """
+    processes = {process.pid: process for process in run.recording.processes[1:]}
+    ends = {note.pid: note.address for note in run.report.notes if note.name == "ended"}
+    if len(processes) != len(run.recording.processes) - 1 or len(ends) != len(run.report.notes):
+        return  # a pid was used twice: which of the two a point is of cannot be told here, but has been compared
+    for pid in processes.keys() ^ ends.keys():
+        yield f"process {pid} is known to {'the oracle' if pid in ends else 'the recording'} alone"
+    final = {point.pid: point for point in run.report.points if point.name == "before exit"}
+    for pid in processes.keys() & ends.keys():
+        process, status = processes[pid], ends[pid]
+        if (process.exit_code or 0) << 8 | (process.signal or 0) != status & 0xFF7F:
+            yield f"process {pid} ended with {process.exit_code} or signal {process.signal}, not status {status:#x}"
+        if pid in final and process.last.rss_bytes != final[pid].rss * run.page_bytes:
+            yield f"process {pid} held {process.last.rss_bytes} bytes at its end, not {final[pid].rss * run.page_bytes}"
+    memory = os.sysconf("SC_PHYS_PAGES") * run.page_bytes
+    for process in run.recording.processes:
+        if (process.peak.rss_bytes or 0) > memory:
+            yield f"process {process.pid} is said to have held more than the machine has"

@@ -23,6 +23,7 @@ from tests.bpf.checks import REPLACED_PAGES, Run
 from tests.bpf.drivers import Session
 from tests.bpf.environment import UnavailableError
 from tests.bpf.points import Report
+from tests.bpf.real_programs import PROGRAMS
 from tests.bpf.replay import MEMBERS, RMAP, RSS, Comparison
 from tests.bpf.rows import ROWS, Row
 
@@ -90,11 +91,11 @@ def run(row: Row, built: Path, *, rmap: bool) -> Outcome:
         try:
             for need in row.needs:
                 values |= stack.enter_context(environment.NEEDS[need]())
+            plain = [str(built / row.command[0]), *(argument.format(**values) for argument in row.command[1:])]
+            command = row.disguise([*plain], files)
         except UnavailableError as reason:
             return Outcome(row, skipped=str(reason))
         report_path, recording_path = folder / "report", folder / "recording.zst"
-        plain = [str(built / row.command[0]), *(argument.format(**values) for argument in row.command[1:])]
-        command = row.disguise([*plain], folder)
         variables = os.environ | {"MEMTRACK_ORACLE": str(report_path), "MEMTRACK_FILE_DIR": str(files)}
         with recording_path.open("wb") as output:
             tracker = Tracker(output, rmap=rmap, command=command)
@@ -173,13 +174,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="a workload, as the table names it")
     parser.add_argument("--all", action="store_true", help="all workloads")
     parser.add_argument("--rmap", action="store_true", help="the rmap layer as well")
+    parser.add_argument("--real", action="store_true", help="all real programs")
     parser.add_argument("--list", action="store_true", help="list the workloads")
     options = parser.parse_args(arguments)
     if options.list:
-        print("\n".join(row.name for row in ROWS))
+        print("\n".join(row.name for row in (*ROWS, *PROGRAMS)))
         return 0
     chosen = [row for row in ROWS if options.all or row.name in options.names]
-    unknown = set(options.names) - {row.name for row in ROWS}
+    chosen += [row for row in PROGRAMS if options.real or row.name in options.names]
+    unknown = set(options.names) - {row.name for row in (*ROWS, *PROGRAMS)}
     if unknown or not chosen:
         parser.error(f"no workload {', '.join(sorted(unknown)) or 'chosen'} (see --list)")
     built = build()

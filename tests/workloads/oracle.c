@@ -210,12 +210,17 @@ struct figures quiet(const char *point)
     return settle_and_report("thread-self", 0, point);
 }
 
-struct figures quiet_of(pid_t pid, const char *point)
+struct figures quiet_of_thread(pid_t tid, pid_t pid, const char *point)
 {
     char who[16];
 
-    snprintf(who, sizeof(who), "%d", pid);
+    snprintf(who, sizeof(who), "%d", tid);
     return settle_and_report(who, pid, point);
+}
+
+struct figures quiet_of(pid_t pid, const char *point)
+{
+    return quiet_of_thread(pid, pid, point);
 }
 
 void shown_as(pid_t pid)

@@ -28,6 +28,9 @@ struct figures quiet(const char *point);
 /* The same for another process, which must be stopped or asleep: nothing of the walk shows in its figures. */
 struct figures quiet_of(pid_t pid, const char *point);
 
+/* The same through one of the process's threads, which is there even after its leader has gone. */
+struct figures quiet_of_thread(pid_t tid, pid_t pid, const char *point);
+
 /* From here on this process's points are reported under another process, the one that shares its memory and that it is
  * to be shown under. 0 ends it. */
 void shown_as(pid_t pid);

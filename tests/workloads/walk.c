@@ -51,6 +51,7 @@
 struct mapping {
     uint64_t start, end;
     bool hugetlb;
+    bool empty; /* a reservation, of which some programs have terabytes */
 };
 
 static struct mapping mappings[MAPPINGS_MAX];
@@ -189,6 +190,7 @@ static void take_mapping(char *line)
     mapping->start = strtoull(line, &end, 16);
     mapping->end = strtoull(end + 1, NULL, 16);
     mapping->hugetlb = false;
+    mapping->empty = strstr(end, " ---p ") != NULL;
 }
 
 /* "start-end perms offset major:minor inode path" */
@@ -235,6 +237,8 @@ static void take_smaps(char *line, void *context)
             figures->hugetlb += smaps->hugetlb;
             return;
         }
+        if (smaps->rss || smaps->swap)
+            mappings[mapping_count - 1].empty = false;
         figures->anon += smaps->anonymous;
         *(smaps->shmem ? &figures->shmem : &figures->file) += smaps->rss - smaps->anonymous;
         figures->swap += smaps->swap;
@@ -314,7 +318,7 @@ static bool walk_pagemap(const char *who, struct figures *figures)
         const struct mapping *mapping = &mappings[i];
         uint64_t page = mapping->start / size, last = mapping->end / size;
 
-        if (mapping->start >> 63) /* the vsyscall page is in no process's page tables */
+        if (mapping->empty || mapping->start >> 63) /* the vsyscall page is in no process's page tables */
             continue;
         while (page < last) {
             uint64_t want = last - page < ENTRIES ? last - page : ENTRIES;
