@@ -1,4 +1,8 @@
-"""What the documents say, held against the code: commands, options, examples, layouts, names and numbers."""
+"""What the documents say, held against the code: commands, options, examples, layouts, names and numbers.
+
+`python -m tests.unit.test_docs` writes the tables of docs/support-matrix.md anew, the second one once the suite has run
+on every kernel of the matrix.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ from memtrack.events import EventType, Figure, MarkKind, Member
 from memtrack.timeline import Figures, Peak, Process
 from memtrack.tracefile import Writer
 from tests.bpf.rows import ROWS
-from tests.vmtest import matrix
+from tests.vmtest import matrix, results
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -407,6 +411,13 @@ def kept(name: str) -> str:
     return found[1].strip()
 
 
+def keep(name: str, table: str) -> None:
+    kept(name)
+    pattern = rf"(<!-- {name}: begin.*? -->\n).*?(<!-- {name}: end -->)"
+    text = re.sub(pattern, lambda m: f"{m[1]}{table}\n{m[2]}", MATRIX.read_text(), flags=re.DOTALL)
+    MATRIX.write_text(text)
+
+
 def kernel_table() -> str:
     lines = ["| kernel | machine | rss | rmap | why it is tested |", "| --- | --- | --- | --- | --- |"]
     lines += [f"| {k.name} | {k.arch} | {k.rss} | {k.rmap} | {k.why} |" for k in matrix.load().kernels]
@@ -438,3 +449,12 @@ def test_pages_off_are_of_the_whole_matrix_and_within_the_bounds() -> None:
             found = re.fullmatch(r"(?:(\d+)(?: \(≤ (\d+)\))?|-) / (?:0|-)|skipped|", cell)
             assert found, f"{workload} on {kernel}: {cell}"
             assert int(found[1] or 0) <= int(found[2] or 0), f"{workload} on {kernel}: {cell}"
+
+
+if __name__ == "__main__":
+    from tests.vmtest.__main__ import RESULTS
+
+    keep("kernels", kernel_table())
+    verdicts = [results.load(RESULTS / kernel.name) for kernel in matrix.load().kernels]
+    measured = [verdict for verdict in verdicts if verdict is not None]
+    keep("pages off", results.table(measured).strip() if len(measured) == len(verdicts) else NOT_MEASURED)
