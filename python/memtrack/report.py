@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from memtrack.display import NOT_OBSERVED, duration, shown, signal_name, size
-from memtrack.timeline import Figures, Peak, Process
+from memtrack.figures import Figures, Peak, Process
 
 if TYPE_CHECKING:
     from memtrack.recording import Recording

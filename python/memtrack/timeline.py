@@ -1,6 +1,6 @@
 """The reducer: from event records to what each process and the tree held, and held at most.
 
-The state machine, small enough to be written a second time in C:
+The state machine, which bpf/timeline.c has a second time, for machines that can build it; tests hold the two together:
 
 * Two layers, rss and rmap, with the same shape. In each, a process has four figures in bytes (file, anon, swap, shmem),
   any of which may be unknown, and the tree has their totals. What is summed is file + anon + shmem of what is known.
@@ -24,6 +24,7 @@ The state machine, small enough to be written a second time in C:
   where that removes at the same address something of another member, or the same number of pages > 1, the two are one
   step. (One page of the same member may as well have been touched and given back. With more pages, the kernel's
   counters tell: an RSS event lies between where memory was really taken.)
+* A figure of the rmap layer saturates at 64 bits, and what is lost in all does.
 
 The order of the file is the order of events. Timestamps may disagree slightly between CPUs; they are only reported.
 """
@@ -31,8 +32,7 @@ The order of the file is the order of events. Timestamps may disagree slightly b
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from memtrack.events import (
@@ -45,6 +45,21 @@ from memtrack.events import (
     Member,
     text_from_bytes,
 )
+from memtrack.figures import (
+    Figure,
+    Figures,
+    Peak,
+    Process,
+    Result,
+    Top,
+    counts_of,
+    ending_of,
+    figures_of,
+    peak_of,
+    saturated,
+)
+
+__all__ = ["Figures", "Peak", "Process", "Result", "Timeline", "options"]
 
 # Plain numbers: an IntEnum costs a dictionary look-up wherever it is compared.
 _RSS: Final = int(EventType.RSS)
@@ -71,68 +86,9 @@ _BATCH: Final = 4096
 _LOOKAHEAD: Final = 256
 # A counter of a kernel before 6.2 can be below zero for a moment.
 _NEGATIVE: Final = 1 << 63
+_MOST_LOST: Final = (1 << 64) - 1
 
 _Record: TypeAlias = tuple[int, int, int, int, int, int, int, int]
-_Figure: TypeAlias = int | None
-_Top: TypeAlias = tuple[int, Sequence[_Figure], int | None]  # when, the figures then, the processes that lived
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """What is held at one instant. None: not observed. `rss_bytes` is file + anon + shmem of what was; never swap."""
-
-    rss_bytes: int | None
-    anon_bytes: int | None
-    file_bytes: int | None
-    shmem_bytes: int | None
-    swap_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Peak(Figures):
-    """The largest sum, its parts at that instant, when (CLOCK_MONOTONIC), and how many processes lived then."""
-
-    at_ns: int | None
-    processes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """One process of the tree, from fork to exit; a pid that is used again is another one.
-
-    Times are CLOCK_MONOTONIC, None where not observed: a process that was adopted has no start. `seen_ns` is its
-    first event. `state` is "ended", "alive" (at the end of the recording), or "unknown": its end was lost.
-    `peak.processes` is None. The rmap figures are None where there is no rmap layer.
-    """
-
-    pid: int
-    ppid: int | None
-    comm: str
-    seen_ns: int
-    start_ns: int | None
-    exec_ns: int | None
-    end_ns: int | None
-    exit_code: int | None
-    signal: int | None
-    state: str
-    peak: Peak
-    last: Figures
-    rmap_peak: Peak | None
-    rmap_last: Figures | None
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a whole stream of events comes to. `processes` are in the order of their first event."""
-
-    peak: Peak
-    rmap_peak: Peak | None
-    processes: list[Process]
-    processes_left: int
-    lost_events: int
-    events: dict[str, int]
-    first_ns: int | None
-    last_ns: int | None
 
 
 class _Held:
@@ -141,10 +97,10 @@ class _Held:
     __slots__ = ("peak", "peak_sum", "sum", "told", "values")
 
     def __init__(self) -> None:
-        self.values: list[_Figure] = [None] * _MEMBERS
+        self.values: list[Figure] = [None] * _MEMBERS
         self.sum = 0
         self.peak_sum = -1
-        self.peak: _Top | None = None
+        self.peak: Top | None = None
         self.told: dict[int, int] = {}  # of a PEAK that is not complete yet, by member
 
     def forget(self) -> None:
@@ -161,7 +117,7 @@ class _Layer:
         self.totals = [0] * _MEMBERS
         self.sum = 0
         self.peak_sum = -1
-        self.peak: _Top | None = None
+        self.peak: Top | None = None
         self.told: dict[int, int] = {}  # of a PEAK that is not complete yet, by member
 
     def forget(self) -> None:
@@ -227,8 +183,8 @@ class _Process:
         self.forked = False
         self.rss = _Held()
         self.rmap = _Held()
-        self.last: list[_Figure] | None = None
-        self.last_rmap: list[_Figure] | None = None
+        self.last: list[Figure] | None = None
+        self.last_rmap: list[Figure] | None = None
 
 
 class Timeline:
@@ -266,13 +222,7 @@ class Timeline:
     @classmethod
     def of_header(cls, header: Mapping[str, Any]) -> Timeline:
         """For the recording that has this header."""
-        sources = header.get("sources", {})
-        return cls(
-            page_size=header["page_size"],
-            byte_order=header["byte_order"],
-            rss=sources.get("rss", {"hook": ""}).get("hook") is not None,
-            rmap=sources.get("rmap", {}).get("tier") is not None,
-        )
+        return cls(**options(header))
 
     def feed(self, events: Buffer) -> None:
         """Takes whole records."""
@@ -301,12 +251,12 @@ class Timeline:
         """What was fed so far."""
         self._settle()
         return Result(
-            peak=_peak(self._rss.peak if self._has_rss else None),
-            rmap_peak=_peak(self._rmap.peak, swap=False) if self._has_rmap else None,
+            peak=peak_of(self._rss.peak if self._has_rss else None),
+            rmap_peak=peak_of(self._rmap.peak, swap=False) if self._has_rmap else None,
             processes=[self._public(process) for process in self._processes],
             processes_left=self._known,
             lost_events=self._lost_events,
-            events={_name(kind): count for kind, count in enumerate(self._counts) if count},
+            events=counts_of(self._counts),
             first_ns=self._first_ns,
             last_ns=self._last_ns,
         )
@@ -454,7 +404,7 @@ class Timeline:
             if size_bytes is not None:
                 known = True
                 delta_pages = pages if pages < _NEGATIVE else pages - 2 * _NEGATIVE
-                self._rmap.put(held, member, size_bytes + delta_pages * self._page_size)
+                self._rmap.put(held, member, saturated(size_bytes + delta_pages * self._page_size))
         if known:
             self._rmap.rise(held, now_ns, self._known)
 
@@ -473,7 +423,7 @@ class Timeline:
             top.peak = (at_ns, [told[member] for member in range(_MEMBERS)], None if pid else processes)
 
     def _lose(self, lost_events: int) -> None:
-        self._lost_events += lost_events
+        self._lost_events = min(self._lost_events + lost_events, _MOST_LOST)
         self._epoch += 1
         self._known = 0
         self._rss.forget()
@@ -484,8 +434,7 @@ class Timeline:
         alive = self._live.get(process.pid) is process
         if alive and process.epoch == self._epoch:
             last, last_rmap = process.rss.values, process.rmap.values
-        status = process.wait_status
-        signal = None if status is None else status & 0x7F
+        exit_code, signal = ending_of(process.wait_status)
         return Process(
             pid=process.pid,
             ppid=process.ppid,
@@ -494,14 +443,25 @@ class Timeline:
             start_ns=process.start_ns,
             exec_ns=process.exec_ns,
             end_ns=process.end_ns,
-            exit_code=status >> 8 & 0xFF if status is not None and not signal else None,
-            signal=signal or None,
+            exit_code=exit_code,
+            signal=signal,
             state=process.state if not alive or process.epoch == self._epoch else "unknown",
-            peak=_peak(process.rss.peak if self._has_rss else None),
-            last=_figures(last if self._has_rss else None),
-            rmap_peak=_peak(process.rmap.peak, swap=False) if self._has_rmap else None,
-            rmap_last=_figures(last_rmap, swap=False) if self._has_rmap else None,
+            peak=peak_of(process.rss.peak if self._has_rss else None),
+            last=figures_of(last if self._has_rss else None),
+            rmap_peak=peak_of(process.rmap.peak, swap=False) if self._has_rmap else None,
+            rmap_last=figures_of(last_rmap, swap=False) if self._has_rmap else None,
         )
+
+
+def options(header: Mapping[str, Any]) -> dict[str, Any]:
+    """What a reducer of the recording that has this header is made with."""
+    sources = header.get("sources", {})
+    return {
+        "page_size": header["page_size"],
+        "byte_order": header["byte_order"],
+        "rss": sources.get("rss", {"hook": ""}).get("hook") is not None,
+        "rmap": sources.get("rmap", {}).get("tier") is not None,
+    }
 
 
 def _partner(records: list[_Record], index: int) -> int | None:
@@ -519,26 +479,3 @@ def _partner(records: list[_Record], index: int) -> int | None:
         removed_pages = 2 * _NEGATIVE - other_pages
         return later if other_member != member or removed_pages == pages > 1 else None
     return None if end <= len(records) else len(records)
-
-
-def _figures(values: Sequence[_Figure] | None, *, swap: bool = True) -> Figures:
-    if values is None:
-        return Figures(None, None, None, None, None)
-    anon, file, shmem = values[_ANON], values[_FILE], values[_SHMEM]
-    known = [size_bytes for size_bytes in (anon, file, shmem) if size_bytes is not None]
-    return Figures(sum(known) if known else None, anon, file, shmem, values[_SWAP] if swap else None)
-
-
-def _peak(top: _Top | None, *, swap: bool = True) -> Peak:
-    if top is None:
-        return Peak(None, None, None, None, None, None, None)
-    at_ns, values, processes = top
-    held = _figures(values, swap=swap)
-    return Peak(held.rss_bytes, held.anon_bytes, held.file_bytes, held.shmem_bytes, held.swap_bytes, at_ns, processes)
-
-
-def _name(kind: int) -> str:
-    try:
-        return EventType(kind).name
-    except ValueError:
-        return f"type {kind}"
