@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
-from memtrack import report
+from memtrack import reducer, report
 from memtrack.errors import RecordingError, UsageError
 from memtrack.events import ByteOrder, Event, decode
+from memtrack.figures import Peak, Process, Result
 from memtrack.reader import Reader
-from memtrack.timeline import Peak, Process, Result, Timeline
 
 
 class Status(NamedTuple):
@@ -110,7 +110,7 @@ def open(path: str | os.PathLike[str] | BinaryIO) -> Recording:  # noqa: A001 # 
     recording is not `complete`.
     """
     with Reader(path) as reader:
-        timeline = Timeline.of_header(reader.header)
+        timeline = reducer.of_header(reader.header)
         for frame in reader.frames():
             timeline.feed(frame)
         return Recording(path, reader.header, reader.trailer, timeline.result(), reader.problems)

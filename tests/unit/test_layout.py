@@ -13,11 +13,24 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "memtrack"
 
-# The bottom layer: what loads programs, drains the ring, and asks the kernel.
-NATIVE_MODULES = {"loader", "ringbuf", "features"}
+# The bottom layer: what loads programs, drains the ring, asks the kernel, and reduces.
+NATIVE_MODULES = {"loader", "ringbuf", "features", "reducer"}
 
 # What reading, reducing and exporting a recording is made of.
-READING_MODULES = ("errors", "events", "container", "tracefile", "timeline", "recording", "report")
+READING_MODULES = (
+    *(
+        "errors",
+        "events",
+        "figures",
+        "container",
+        "zstdframe",
+        "tracefile",
+        "timeline",
+        "reducer",
+        "recording",
+        "report",
+    ),
+)
 
 # The standard library's modules that only POSIX has, and what only the extension needs.
 NOT_EVERYWHERE = ("fcntl", "grp", "pwd", "pty", "resource", "termios", "cffi", "_cffi_backend", "memtrack._native")

@@ -1,23 +1,37 @@
-"""The reducer: a table of what happens and what must come of it, and a plain second version of it to compare with."""
+"""The reducers: a table of what happens and what must come of it, and a plain version of them to compare with."""
 
 from __future__ import annotations
 
 import itertools
 import struct
+import sys
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memtrack import events
+from memtrack import events, reducer
 from memtrack.events import RECORD_BYTES, EventType
+from memtrack.reducer import NativeTimeline, Reducer
 from memtrack.timeline import Figures, Peak, Process, Result, Timeline
 from tests.unit.streams import ANON, FILE, MIB, PAGE, SHMEM, SWAP, Stream
 
+_make: Callable[..., Reducer] = Timeline
+
+
+@pytest.fixture(autouse=True, params=["python", "c"])
+def _each_reducer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "c":
+        try:
+            NativeTimeline()
+        except ImportError:
+            pytest.skip("the extension is not built: there is one reducer only")
+        monkeypatch.setattr(sys.modules[__name__], "_make", reducer.make)
+
 
 def reduce(stream: Stream, *, rss: bool = True, rmap: bool = False) -> Result:
-    timeline = Timeline(page_size=PAGE, rss=rss, rmap=rmap)
+    timeline = _make(page_size=PAGE, rss=rss, rmap=rmap)
     timeline.feed(stream.data)
     return timeline.result()
 
@@ -436,7 +450,7 @@ def test_rmap_needs_a_start() -> None:
 
 
 def test_rmap_page_size_is_the_recordings() -> None:
-    timeline = Timeline(page_size=65536, rmap=True)
+    timeline = _make(page_size=65536, rmap=True)
     timeline.feed(Stream().root(10).rmap(10, ANON, 3, 0x10000).data)
     assert timeline.snapshot()[10].rmap_last == rmap_held(anon=3 * 65536)
 
@@ -491,7 +505,7 @@ def test_a_replacement_is_recognised_across_feeds_at_any_place() -> None:
     for number in range(1, 7):
         stream.rmap(10, ANON, -512, 0x200000 * number, tid=number)
     for cut in range(0, len(stream.data), RECORD_BYTES):
-        timeline = Timeline(page_size=PAGE, rmap=True)
+        timeline = _make(page_size=PAGE, rmap=True)
         timeline.feed(stream.data[:cut])
         timeline.feed(stream.data[cut:])
         peak = timeline.result().rmap_peak
@@ -500,7 +514,7 @@ def test_a_replacement_is_recognised_across_feeds_at_any_place() -> None:
 
 
 def test_a_snapshot_has_what_was_fed() -> None:
-    timeline = Timeline(page_size=PAGE, rmap=True)
+    timeline = _make(page_size=PAGE, rmap=True)
     timeline.feed(Stream().root(10, **BASE).rmap(10, ANON, 512, 0x200000).data)
     process = timeline.snapshot()[10]
     assert process.rmap_last == rmap_held(anon=1024 * PAGE, file=64 * PAGE)
@@ -518,14 +532,14 @@ def test_a_figure_below_zero_is_shown_as_it_is() -> None:
 
 def test_whole_records_only() -> None:
     with pytest.raises(ValueError, match="49 bytes"):
-        Timeline().feed(bytes(49))
+        _make().feed(bytes(49))
 
 
 def test_both_byte_orders() -> None:
     results = []
     for order in ("little", "big"):
         stream = Stream(order).root(10, anon=MIB).adopt(12, 10).rmap(10, ANON, -3).lost(5).exit(10, 9).fork(11, 10)
-        timeline = Timeline(page_size=PAGE, byte_order=order, rmap=True)
+        timeline = _make(page_size=PAGE, byte_order=order, rmap=True)
         timeline.feed(stream.data)
         results.append(timeline.result())
     assert results[0] == results[1]
@@ -566,7 +580,7 @@ def stream_of(steps: list[tuple[object, ...]]) -> Stream:
 @given(st.lists(_STEPS, max_size=60), st.lists(st.integers(0, 150), max_size=4))
 def test_it_does_not_matter_how_a_stream_is_cut(steps: list[tuple[object, ...]], cuts: list[int]) -> None:
     data = stream_of(steps).data
-    whole, parts = (Timeline(page_size=PAGE, rmap=True) for _ in range(2))
+    whole, parts = (_make(page_size=PAGE, rmap=True) for _ in range(2))
     whole.feed(data)
     bounds = [0, *sorted(min(cut * RECORD_BYTES, len(data)) for cut in cuts), len(data)]
     for start, end in itertools.pairwise(bounds):
@@ -579,7 +593,7 @@ def test_it_does_not_matter_how_a_stream_is_cut(steps: list[tuple[object, ...]],
 def test_the_tree_is_the_sum_of_its_processes_at_every_instant(steps: list[tuple[object, ...]]) -> None:
     """A plain version of the rss layer: after each record, add up what is held by all."""
     data = stream_of(steps).data
-    timeline = Timeline(page_size=PAGE)
+    timeline = _make(page_size=PAGE)
     peak, own_peaks = -1, dict[tuple[int, int], int]()
     for offset in range(0, len(data), RECORD_BYTES):
         record = data[offset : offset + RECORD_BYTES]
