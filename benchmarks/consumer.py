@@ -18,10 +18,10 @@ from memtrack._native import ffi, lib
 
 from benchmarks import programs, sample
 from benchmarks.sample import RECORDS, Sample
+from memtrack import reducer
 from memtrack.consumer import Consumer
 from memtrack.events import RECORD_BYTES
 from memtrack.ringbuf import RingBuffer
-from memtrack.timeline import Timeline
 from memtrack.tracefile import Writer
 
 RING_BYTES = 32 << 20
@@ -127,7 +127,7 @@ def _fed(of: Sample, laps: int, *, writes: bool = False, reduces: bool = False) 
     """Without a kernel: frames of real records, in memory."""
     cpu_s = 0.0
     with tempfile.TemporaryFile() as file:
-        writer, timeline = Writer(file, of.header), Timeline.of_header(of.header)
+        writer, timeline = Writer(file, of.header), reducer.of_header(of.header)
         for records in of.laps(laps):
             started = time.process_time()
             if writes:
@@ -152,7 +152,7 @@ def _drained(of: Sample, laps: int, *, reduces: bool = True, drop_full: bool = F
         produced_cpu_s = time.thread_time()
 
     with tempfile.TemporaryFile() as file:
-        writer, timeline = Writer(file, of.header), Timeline.of_header(of.header)
+        writer, timeline = Writer(file, of.header), reducer.of_header(of.header)
 
         def take(records: memoryview) -> None:
             writer.write_frame(records)

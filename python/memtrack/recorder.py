@@ -12,18 +12,18 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import Any, BinaryIO, cast
 
-from memtrack import features, invoker, loader, recording, spawn
+from memtrack import features, invoker, loader, recording, reducer, spawn
 from memtrack.consumer import Consumer
 from memtrack.detail import EVERY_EVENT, TOTALS_ONLY, Detail, at_resolution
 from memtrack.errors import FeatureError, MemtrackError, OutputError, UsageError
 from memtrack.events import MarkKind, Member, mark, peak
+from memtrack.figures import Figures, Peak
 from memtrack.hooks import Plan
 from memtrack.invoker import Invoker
 from memtrack.loader import MAX_PROCESSES, Probes
 from memtrack.recording import Recording
 from memtrack.ringbuf import RingBuffer
 from memtrack.spawn import Argument, Process
-from memtrack.timeline import Figures, Peak, Timeline
 from memtrack.version import VERSION
 from memtrack.writer import Writer, complete_header
 
@@ -113,7 +113,7 @@ class Tracker:
                 self._file = self._output or _temporary_file()
                 self._writer = Writer(self._file, header)
             self._complete_header = header
-            self._timeline = Timeline.of_header(header)
+            self._timeline = reducer.of_header(header)
             self._consumer = Consumer(self._probes, self._ring, self._take)
             self._consumer.start()
         except BaseException:
