@@ -156,12 +156,12 @@ static __always_inline bool ring_has_room(__u64 waiting)
 
 /*
  * Waking the consumer costs more than writing a record, so only the record that crosses the mark wakes it. The window
- * is a few records wide because other CPUs write meanwhile; one wake-up too many is harmless, and one missed is made
+ * is two records wide because other CPUs write meanwhile; one wake-up too many is harmless, and one missed is made
  * good by the consumer's own time-out.
  */
 static __always_inline __u64 ring_submit_flags(__u64 waiting)
 {
-    return waiting >= settings.ring_wakeup_bytes && waiting < settings.ring_wakeup_bytes + 8 * sizeof(struct event)
+    return waiting >= settings.ring_wakeup_bytes && waiting < settings.ring_wakeup_bytes + 2 * (sizeof(struct event) + 8)
                ? BPF_RB_FORCE_WAKEUP
                : BPF_RB_NO_WAKEUP;
 }

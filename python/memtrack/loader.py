@@ -105,8 +105,9 @@ class Probes:
     ) -> None:
         """Raises _RefusedError with the program that the kernel refused, or LoadError."""
         self.plan = plan
-        # Few wake-ups, and most of the ring for what comes while the consumer is on its way.
-        self.ring_wakeup_bytes = ring_bytes // 16
+        # Few wake-ups, which the target pays for, and most of the ring for what comes while the consumer is on its way;
+        # a small ring has room for one of the two only.
+        self.ring_wakeup_bytes = max(ring_bytes // 16, min(ring_bytes // 2, 64 << 10))
         self.max_processes = max_processes
         self._round = 0
         self._controls = ffi.new("struct control *")
