@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -52,6 +53,15 @@ Driver = Callable[[Session], None]
 
 def spawned(session: Session) -> None:
     session.wait(session.spawn())
+
+
+def muted(session: Session) -> None:
+    """For programs that talk; what they said is shown where they failed."""
+    log = session.folder / "output"
+    with log.open("wb") as output:
+        session.wait(session.spawn(stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT))
+    if session.returncode:
+        sys.stderr.write(log.read_text(errors="replace"))
 
 
 def adopted(session: Session) -> None:
