@@ -161,7 +161,8 @@ static __always_inline bool ring_has_room(__u64 waiting)
  */
 static __always_inline __u64 ring_submit_flags(__u64 waiting)
 {
-    return waiting >= settings.ring_wakeup_bytes && waiting < settings.ring_wakeup_bytes + 2 * (sizeof(struct event) + 8)
+    return waiting >= settings.ring_wakeup_bytes &&
+                   waiting < settings.ring_wakeup_bytes + 2 * (sizeof(struct event) + 8)
                ? BPF_RB_FORCE_WAKEUP
                : BPF_RB_NO_WAKEUP;
 }

@@ -131,7 +131,7 @@ RSS_TIERS: Mapping[str, RssTier] = MappingProxyType(
         "count": RssTier(
             ("rss_stat_count",),
             ("tp_btf/rss_stat",),
-            "tp_btf/rss_stat (count argument, lags by up to 64 pages per thread)",
+            "tp_btf/rss_stat (count argument, lags by up to 66 page faults per thread)",
         ),
         "classic": RssTier(
             ("rss_stat_mm", "rss_stat_size"),

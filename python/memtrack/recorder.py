@@ -68,7 +68,7 @@ class Tracker:
         """`output` is a writable binary file that stays the caller's; without it the recording is a temporary file,
         which goes away with `recording`.
 
-        `rmap` also rebuilds RSS from the reverse map; None means what the environment says. Without `events` there is
+        `rmap` also rebuilds RSS from the reverse map; None means what the environment says, with events. Without `events` there is
         no record per change and no file: processes, totals and peaks only, at the least cost. `resolution`, as in
         "64KiB" or "1ms", has a record only where a counter moved by that much, or moved after that time; peaks and
         last figures stay exact. `ring_bytes` is a power of two of whole pages. `max_processes` is how many processes
@@ -76,10 +76,12 @@ class Tracker:
         header says it is of. Commands run as `invoking_user`, who is this process's own user if not given.
         """
         self._output = output
-        self._rmap = rmap_wanted() if rmap is None else rmap
+        self._rmap = events and rmap_wanted() if rmap is None else rmap
         self._detail = _detail(events, resolution)
         if not events and (output is not None or self._rmap):
-            raise UsageError("without events there is neither a recording file nor a rmap layer")
+            raise UsageError(
+                "without events there is neither a recording file nor a rmap layer", "leave out output and rmap"
+            )
         self._ring_bytes = _ring_bytes(ring_bytes)
         if not 0 < max_processes <= _MAX_PROCESSES:
             raise UsageError(f"room for {max_processes} processes is not possible", f"1 to {_MAX_PROCESSES} is")
@@ -305,6 +307,7 @@ def record(
     events: bool = True,
     resolution: str | None = None,
     ring_bytes: int | None = None,
+    max_processes: int = MAX_PROCESSES,
     output: BinaryIO | None = None,
     **options: Any,
 ) -> Recording:
@@ -314,7 +317,13 @@ def record(
     its own failure is no error, see `Recording.status`.
     """
     with Tracker(
-        output, rmap=rmap, events=events, resolution=resolution, ring_bytes=ring_bytes, command=command
+        output,
+        rmap=rmap,
+        events=events,
+        resolution=resolution,
+        ring_bytes=ring_bytes,
+        max_processes=max_processes,
+        command=command,
     ) as tracker:
         tracker.spawn(command, **options).wait()
     return tracker.recording
