@@ -68,12 +68,13 @@ class Tracker:
         """`output` is a writable binary file that stays the caller's; without it the recording is a temporary file,
         which goes away with `recording`.
 
-        `rmap` also rebuilds RSS from the reverse map; None means what the environment says, with events. Without `events` there is
-        no record per change and no file: processes, totals and peaks only, at the least cost. `resolution`, as in
-        "64KiB" or "1ms", has a record only where a counter moved by that much, or moved after that time; peaks and
-        last figures stay exact. `ring_bytes` is a power of two of whole pages. `max_processes` is how many processes
-        of the tree may live at one time; what is beyond is counted and not recorded. `command` is what the recording's
-        header says it is of. Commands run as `invoking_user`, who is this process's own user if not given.
+        `rmap` also rebuilds RSS from the reverse map; None means what the environment says, where there are events.
+        Without `events` there is no record per change and no file: processes, totals and peaks only, at the least cost.
+        `resolution`, as in "64KiB" or "1ms", has a record only where a counter moved by that much, or moved after that
+        time; peaks and last figures stay exact. `ring_bytes` is a power of two of whole pages. `max_processes` is how
+        many processes of the tree may live at one time; what is beyond is counted and not recorded. `command` is what
+        the recording's header says it is of. Commands run as `invoking_user`, who is this process's own user if not
+        given.
         """
         self._output = output
         self._rmap = events and rmap_wanted() if rmap is None else rmap

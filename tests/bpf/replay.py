@@ -17,9 +17,9 @@ RSS, RMAP = "rss", "rmap"
 MEMBERS = {RSS: ("file", "anon", "swap", "shmem"), RMAP: ("file", "anon", "shmem")}
 
 # Before 6.2 (SPLIT_RSS_COUNTING) each thread keeps its changes to its own address space to itself until it has taken
-# this many page faults: mm/memory.c, check_sync_rss_stat() with TASK_RSS_EVENTS_THRESH, which counts up to 64 and hands
-# over at the next one.
-FAULTS_KEPT = 65
+# this many page faults: mm/memory.c, check_sync_rss_stat() with TASK_RSS_EVENTS_THRESH, which hands over once the count
+# was above 64 before it goes up, and so with the 66th.
+FAULTS_KEPT = 66
 # A fault maps one page of anonymous memory or of swap, but of a file (shmem too) those around it that are cached as
 # well: fault_around_bytes of mm/memory.c, which only debugfs can change.
 FAULT_AROUND_BYTES = 65536

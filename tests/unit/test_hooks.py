@@ -399,7 +399,7 @@ def test_an_empty_kernel_is_not_an_error() -> None:
 
 def test_sources_of_a_recording() -> None:
     assert choose(kernel_facts("6.1"), rmap=True).sources() == {
-        "rss": {"hook": "tp_btf/rss_stat (count argument, lags by up to 64 pages per thread)", "reason": None},
+        "rss": {"hook": "tp_btf/rss_stat (count argument, lags by up to 66 page faults per thread)", "reason": None},
         "rmap": {"tier": "page", "hooks": [f"fentry/{name}" for name in sorted(PAGE)], "reason": None},
         "lifecycle": {
             "hooks": ["tp_btf/sched_process_exec", "tp_btf/sched_process_exit", "tp_btf/task_newtask"],
