@@ -28,7 +28,7 @@ def main() -> int:
     started = time.monotonic()
     results: dict[str, Any] = {"machine": machine.facts()}
     print(machine.text(results["machine"]), table.LEGEND, sep="\n")
-    with machine.as_it_was():
+    with machine.as_it_was(), machine.preferred():
         results["workloads"] = _recorders(arguments)
         if _wanted("consumer", arguments):
             results["consumer"] = consumer.measure(arguments.quick)

@@ -87,7 +87,7 @@ class Producer:
 
 def measure(quick: bool) -> list[dict[str, Any]]:
     """One row for each part of the consumer, and for all of it."""
-    of = sample.make()
+    of, mixed = sample.make(sample.FAULTS), sample.make(sample.MIXED)
     laps, repetitions = (4, 3) if quick else (16, 5)
     own, _ = sample.cpus()
     allowed = os.sched_getaffinity(0)
@@ -98,7 +98,8 @@ def measure(quick: bool) -> list[dict[str, Any]]:
             _repeated("reduce", repetitions, lambda: _fed(of, laps, reduces=True)),
             _repeated("ring to file", repetitions, lambda: _drained(of, laps, reduces=False)),
             _repeated("ring to file and figures, as record does", repetitions, lambda: _drained(of, laps)),
-            _repeated("the same, flooded", 1, lambda: _drained(of, 8 * laps, drop_full=True)),
+            _repeated("the same, of several processes", repetitions, lambda: _drained(mixed, laps)),
+            _repeated("one process again, flooding", 1, lambda: _drained(of, 8 * laps, drop_full=True)),
         ]
     finally:
         os.sched_setaffinity(0, allowed)
@@ -179,7 +180,10 @@ def _drained(of: Sample, laps: int, *, reduces: bool = True, drop_full: bool = F
 
 
 def text(rows: list[dict[str, Any]]) -> str:
-    lines = ["the consumer on one core, fed with real records; millions of events a second of CPU time", ""]
+    lines = [
+        "the consumer on one core, fed with records of a page-fault storm; millions of events a second of CPU time",
+        "",
+    ]
     for row in rows:
         rate = {name: figure / 1e6 for name, figure in row["per_cpu_second"].items()}
         line = f"{row['part']:42} {rate['median']:6.2f} ({rate['low']:.2f}..{rate['high']:.2f})"

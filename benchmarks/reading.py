@@ -25,7 +25,7 @@ _READERS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 def measure(quick: bool) -> dict[str, Any]:
     """All readers in turn, several times; CPU time, elapsed time and memory of each."""
-    of = sample.make()
+    of = sample.make(sample.MIXED)
     laps = -(-(1_000_000 if quick else 10_000_000) // RECORDS)
     with tempfile.TemporaryDirectory(prefix="memtrack-bench-") as directory:
         path = Path(directory) / "recording"

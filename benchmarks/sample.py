@@ -20,8 +20,11 @@ RECORDS = 65536
 _WORDS = RECORD_BYTES // 8
 _TIME_WORD = 1
 
-# Two processes that fault at the same time, one of them with threads, and between them short-lived ones.
-_SCRIPT = '"$0" 16 9 1 -1 & "$0" 16 9 4 -1 & "$1" 40 1 -1 "$2"; wait'
+# What shells run, with the programs faults, spawn and nothing.
+FAULTS = 'exec "$0" 32 9 1 -1'
+"""One process faults."""
+MIXED = '"$0" 16 9 1 -1 & "$0" 16 9 4 -1 & "$1" 40 1 -1 "$2"; wait'
+"""Two processes fault at the same time, one of them with four threads, and short-lived ones come and go."""
 
 
 class Sample:
@@ -43,10 +46,10 @@ class Sample:
             yield memoryview(words).cast("B")
 
 
-def make() -> Sample:
+def make(script: str) -> Sample:
     with tempfile.TemporaryDirectory(prefix="memtrack-bench-") as directory:
         path = Path(directory, "recording")
-        target = ["sh", "-c", _SCRIPT, *map(programs.program, ("faults", "spawn", "nothing"))]
+        target = ["sh", "-c", script, *map(programs.program, ("faults", "spawn", "nothing"))]
         recorder = [sys.executable, "-m", "memtrack", "record", "-f", "-o", str(path), "--"]
         subprocess.run(
             [*recorder, *target], check=True, cwd=programs.ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
