@@ -107,7 +107,7 @@ def test_a_process_that_was_not_followed_is_a_problem(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("member", "page_bytes", "threads", "wanted"),
-    [("anon", 4096, 1, 65), ("anon", 4096, 3, 195), ("file", 4096, 1, 1040), ("shmem", 16384, 1, 260)],
+    [("anon", 4096, 1, 66), ("anon", 4096, 3, 198), ("file", 4096, 1, 1056), ("shmem", 16384, 1, 264)],
 )
 def test_bound_where_threads_keep_changes_to_themselves(
     member: str, page_bytes: int, threads: int, wanted: int
