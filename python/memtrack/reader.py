@@ -1,6 +1,7 @@
 """Reads recordings: whole frames only, whatever the file claims, and says what is missing.
 
-A recording is read forwards, so it may come through a pipe. About one frame of it is in memory at a time.
+A recording is read forwards, so it may come through a pipe. About one frame of it is in memory at a time, as it is in
+the file and as it was before.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -33,7 +35,7 @@ from memtrack.errors import RecordingError
 from memtrack.events import RECORD_BYTES, ByteOrder, EventType, Lost, encode
 from memtrack.zstdframe import FrameError, measure
 
-_READ_BYTES: Final = 1 << 16
+_READ_BYTES: Final = 1 << 18
 # Each damaged place costs looking at up to one frame, so a file of nothing else must come to an end.
 _MAX_DAMAGED: Final = 100
 # Where reading can start again after damage.
@@ -73,6 +75,7 @@ class Reader:
         self._started = False
         self._gap = False
         self._last_ns = 0
+        self._decompressor = zstandard.ZstdDecompressor()
         self._window = _Window(self._file)
         self._entries = _SeekEntries()
         try:
@@ -101,9 +104,15 @@ class Reader:
 
         Where damaged frames were left out between others, there is one LOST record with count 0.
         """
+        with closing(self.views()) as views:
+            yield from map(bytes, views)
+
+    def views(self, kept: int = 1) -> Generator[memoryview, None, None]:
+        """The same, without a copy: a view is good until `kept` more have been asked for."""
         if self._started:
             raise RuntimeError("a Reader reads its file once")
         self._started = True
+        self._buffers = [bytearray()] * kept
         try:
             yield from self._frames()
         except OSError as error:
@@ -114,7 +123,7 @@ class Reader:
             self._problem("the end is missing: no trailer was written, or the file was cut")
         self.complete = not self.problems
 
-    def _frames(self) -> Iterator[bytes]:
+    def _frames(self) -> Iterator[memoryview]:
         while True:
             start = self._window.offset
             magic = self._next_magic()
@@ -133,7 +142,7 @@ class Reader:
                 if magic == ZSTD_MAGIC:
                     events = self._read_events()
                     if self._gap:
-                        yield encode(Lost(EventType.LOST, self._last_ns, 0, 0, 0), self._byte_order)
+                        yield memoryview(encode(Lost(EventType.LOST, self._last_ns, 0, 0, 0), self._byte_order))
                     self._gap = False
                     self._last_ns = int.from_bytes(events[_TIME], self._byte_order)
                     yield events
@@ -173,19 +182,28 @@ class Reader:
                 self._problem(f"it ends inside what starts at offset {start}: the file was cut")
             return None
 
-    def _read_events(self) -> bytes:
+    def _read_events(self) -> memoryview:
         frame = measure(self._window.peek)
-        try:
-            # Allocates what the frame claims, which measure() has limited.
-            events = zstandard.ZstdDecompressor().decompress(self._window.peek(0, frame.size_bytes))
-        except zstandard.ZstdError:
-            events = b""
-        if len(events) != frame.content_bytes:
+        # Pages of memory that are given back and taken again would cost as much as decompressing into them.
+        if len(self._buffers[0]) < frame.content_bytes:
+            self._buffers[0] = bytearray(frame.content_bytes)
+        events = memoryview(self._buffers[0])[: frame.content_bytes]
+        if not self._decompress(frame.size_bytes, events):
             lost_events = frame.content_bytes // RECORD_BYTES
             raise FrameError(f"its content does not match its checksum ({lost_events} events)", frame.size_bytes)
+        self._buffers.append(self._buffers.pop(0))  # not of a frame that is left out: the caller still has the next one
         self._pass(frame.size_bytes, frame.content_bytes)
         self.events_read += len(events) // RECORD_BYTES
         return events
+
+    def _decompress(self, size_bytes: int, into: memoryview) -> bool:
+        """Whether the frame is well, and fills `into` exactly."""
+        try:
+            with self._window.view(size_bytes) as frame, self._decompressor.stream_reader(frame) as stream:
+                # What is read behind the end makes it look at the checksum, should it not have done so yet.
+                return stream.readinto(into) == len(into) and not stream.read(1)
+        except zstandard.ZstdError:
+            return False
 
     def _read_trailer(self) -> None:
         content = self._peek_metadata()
@@ -285,10 +303,14 @@ class _Window:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._buffer = bytearray()
+        self._start = 0  # of what has not been dropped
         self.offset = 0
 
     def _fill(self, size: int) -> bool:
-        while len(self._buffer) < size:
+        while len(self._buffer) - self._start < size:
+            if self._start:
+                del self._buffer[: self._start]
+                self._start = 0
             chunk = self._file.read(max(_READ_BYTES, size - len(self._buffer)))
             if not chunk:
                 return False
@@ -302,19 +324,25 @@ class _Window:
         """Bytes that stay in the window; EOFError where the file ends before them."""
         if not self._fill(offset + size):
             raise EOFError
-        return bytes(memoryview(self._buffer)[offset : offset + size])
+        start = self._start + offset
+        return bytes(self._buffer[start : start + size])
+
+    def view(self, size: int) -> memoryview:
+        """The first bytes of the window, which were peeked at; to be released before anything else is called."""
+        return memoryview(self._buffer)[self._start : self._start + size]
 
     def drop(self, size: int) -> None:
         """Moves past bytes that are in the window."""
-        self.offset += min(size, len(self._buffer))
-        del self._buffer[:size]
+        size = min(size, len(self._buffer) - self._start)
+        self.offset += size
+        self._start += size
 
     def pass_over(self, size: int) -> Iterator[bytes]:
         """Moves past any number of bytes, in pieces; EOFError where the file has fewer."""
         while size:
             if self.at_end():
                 raise EOFError
-            chunk = bytes(memoryview(self._buffer)[:size])
+            chunk = bytes(self._buffer[self._start : self._start + size])
             self.drop(len(chunk))
             size -= len(chunk)
             yield chunk
@@ -324,16 +352,20 @@ class _Window:
 
         That is behind the damaged frame, where its size makes sense, else at the next bytes that look like a start.
         """
-        if size_bytes and (not self._fill(size_bytes + 4) or _FRAME_START.match(self._buffer, size_bytes)):
+        if size_bytes and (not self._fill(size_bytes + 4) or self._starts_at(size_bytes)):
             self.drop(size_bytes)
             return not self.at_end()
         self.drop(1)
-        while (found := _FRAME_START.search(self._buffer)) is None:
-            self.drop(max(0, len(self._buffer) - 3))  # the last three may be a start's first
-            if not self._fill(len(self._buffer) + 1):
+        while (found := _FRAME_START.search(self._buffer, self._start)) is None:
+            # The last three may be a start's first.
+            self.drop(max(0, len(self._buffer) - self._start - 3))
+            if not self._fill(len(self._buffer) - self._start + 1):
                 return False
-        self.drop(found.start())
+        self.drop(found.start() - self._start)
         return True
+
+    def _starts_at(self, offset: int) -> bool:
+        return _FRAME_START.match(self._buffer, self._start + offset) is not None
 
 
 def _reason(error: OSError | ValueError) -> str:

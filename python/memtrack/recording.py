@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
-from memtrack import reducer, report
+from memtrack import readahead, reducer, report
 from memtrack.errors import RecordingError, UsageError
 from memtrack.events import ByteOrder, Event, decode
 from memtrack.figures import Peak, Process, Result
@@ -110,10 +110,16 @@ def open(path: str | os.PathLike[str] | BinaryIO) -> Recording:  # noqa: A001 # 
     recording is not `complete`.
     """
     with Reader(path) as reader:
-        timeline = reducer.of_header(reader.header)
-        for frame in reader.frames():
-            timeline.feed(frame)
-        return Recording(path, reader.header, reader.trailer, timeline.result(), reader.problems)
+        try:
+            timeline = reducer.of_header(reader.header)
+            for frame in readahead.views(reader):
+                timeline.feed(frame)
+            result = timeline.result()
+        except MemoryError as error:  # so many processes
+            raise RecordingError(
+                f"cannot read {reader.name}: it needs more memory than there is", "zstd -dc still gives the events"
+            ) from error
+        return Recording(path, reader.header, reader.trailer, result, reader.problems)
 
 
 def of(
