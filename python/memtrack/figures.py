@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from memtrack.events import EventType, Member
-
-_FILE: Final = int(Member.FILE)
-_ANON: Final = int(Member.ANON)
-_SWAP: Final = int(Member.SWAP)
-_SHMEM: Final = int(Member.SHMEM)
+from memtrack.events import EventType
 
 # What is shown fits 64 bits, as programs that read reports expect; no machine comes near.
 _LARGEST: Final = (1 << 63) - 1
@@ -79,30 +74,34 @@ class Result:
     last_ns: int | None
 
 
+_NOTHING: Final = Figures(None, None, None, None, None)
+_NO_PEAK: Final = Peak(None, None, None, None, None, None, None)
+
+
 def saturated(size_bytes: int) -> int:
     """The nearest number that a signed 64-bit integer holds."""
-    return max(-_LARGEST - 1, min(size_bytes, _LARGEST))
+    if -_LARGEST <= size_bytes <= _LARGEST:
+        return size_bytes
+    return _LARGEST if size_bytes > 0 else -_LARGEST - 1
 
 
 def figures_of(values: Sequence[Figure] | None, *, swap: bool = True) -> Figures:
-    """Of figures by member; None: none was observed."""
+    """Of figures by member, each within 64 bits; None: none was observed."""
     if values is None:
-        return Figures(None, None, None, None, None)
-    shown = [None if value is None else saturated(value) for value in values]
-    parts = [part for part in (shown[_FILE], shown[_ANON], shown[_SHMEM]) if part is not None]
-    return Figures(
-        rss_bytes=saturated(sum(parts)) if parts else None,
-        anon_bytes=shown[_ANON],
-        file_bytes=shown[_FILE],
-        shmem_bytes=shown[_SHMEM],
-        swap_bytes=shown[_SWAP] if swap else None,
-    )
+        return _NOTHING
+    file, anon, swapped, shmem = values
+    if file is not None and anon is not None and shmem is not None:
+        total: Figure = saturated(file + anon + shmem)
+    else:
+        parts = [part for part in (file, anon, shmem) if part is not None]
+        total = saturated(sum(parts)) if parts else None
+    return Figures(total, anon, file, shmem, swapped if swap else None)
 
 
 def peak_of(top: Top | None, *, swap: bool = True) -> Peak:
     """Of the largest sum; None: there was none."""
     if top is None:
-        return Peak(None, None, None, None, None, None, None)
+        return _NO_PEAK
     at_ns, values, processes = top
     held = figures_of(values, swap=swap)
     return Peak(held.rss_bytes, held.anon_bytes, held.file_bytes, held.shmem_bytes, held.swap_bytes, at_ns, processes)

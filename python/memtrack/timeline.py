@@ -149,6 +149,13 @@ class _Layer:
             self.peak_sum = self.sum
             self.peak = (now_ns, self.totals[:], processes)
 
+    def top(self) -> Top | None:
+        """The peak as it is shown: a sum of many figures may need more bits than each of them."""
+        if self.peak is None:
+            return None
+        at_ns, values, processes = self.peak
+        return at_ns, [None if value is None else saturated(value) for value in values], processes
+
 
 class _Process:
     __slots__ = (
@@ -251,8 +258,8 @@ class Timeline:
         """What was fed so far."""
         self._settle()
         return Result(
-            peak=peak_of(self._rss.peak if self._has_rss else None),
-            rmap_peak=peak_of(self._rmap.peak, swap=False) if self._has_rmap else None,
+            peak=peak_of(self._rss.top() if self._has_rss else None),
+            rmap_peak=peak_of(self._rmap.top(), swap=False) if self._has_rmap else None,
             processes=[self._public(process) for process in self._processes],
             processes_left=self._known,
             lost_events=self._lost_events,
