@@ -38,9 +38,12 @@ def recording(tmp_path: Path) -> Path:
 def with_and_without(
     recording: Path, command: list[str], environment: Mapping[str, str] | None = None
 ) -> tuple[Done, Done]:
-    bare = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=environment, check=False)
+    """Both by way of env(1): what starts a program by its path may leave signals ignored that it would not by PATH."""
+    bare = subprocess.run(
+        ["env", *command], stdin=subprocess.DEVNULL, capture_output=True, env=environment, check=False
+    )
     without = Done(bare.returncode, bare.stdout.decode(errors="surrogateescape"), bare.stderr.decode())
-    return run("record", "-o", recording, "--", *command, env=environment), without
+    return run("record", "-o", recording, "--", *command, within=["env"], env=environment), without
 
 
 @pytest.mark.parametrize("environment", [None, POOR, {**POOR, "LC_ALL": "C"}, {**POOR, "LC_CTYPE": "POSIX"}])
