@@ -202,7 +202,7 @@ def test_a_cut_download_leaves_no_kernel(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_young_lists_are_not_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = Archive("amd64", (Suite("trixie"),), tmp_path)
-    stamp = tmp_path / "apt" / "amd64" / "updated"
+    stamp = tmp_path / "apt" / "kernels-amd64" / "updated"
     stamp.parent.mkdir(parents=True)
     stamp.touch()
 
@@ -219,3 +219,11 @@ def test_young_lists_are_not_fetched_again(tmp_path: Path, monkeypatch: pytest.M
 
 def test_natural_order() -> None:
     assert sorted(["6.12.117", "6.12.9", "6.1.0-50"], key=fetch.natural) == ["6.1.0-50", "6.12.9", "6.12.117"]
+
+
+def test_packages_of_uris() -> None:
+    uris = (
+        "'mirror://pool/p/python3_3.11.2-1+b1_arm64.deb' python3_3.11.2-1+b1_arm64.deb 26300 SHA256:0\n"
+        "'mirror://pool/b/busybox.deb' busybox-static_1%3a1.35.0-4_arm64.deb 900000 SHA256:0\n"
+    )
+    assert fetch.packages_of(uris) == ["busybox-static=1:1.35.0-4", "python3=3.11.2-1+b1"]

@@ -11,6 +11,7 @@ import argparse
 import concurrent.futures
 import contextlib
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -19,7 +20,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.vmtest import fetch, initramfs, matrix, qemu, results
+from tests.vmtest import fetch, foreign, initramfs, matrix, native, qemu, results
 from tests.vmtest.matrix import Kernel, Matrix, MatrixError
 
 RESULTS = initramfs.CHECKOUT / "build" / "vmtest"
@@ -102,7 +103,7 @@ def check_archive(rows: Matrix) -> int:
         mine = {kernel.series for kernel in rows.kernels if (kernel.arch, kernel.flavour) == (arch, flavour)}
         if not flavour.startswith("cloud-amd64"):
             continue  # the others stand for one property each, not for every series
-        archive = fetch.Archive(arch, rows.suites)
+        archive = fetch.Archive(arch, rows.suites, fetch.cache_dir())
         archive.update(max_age_s=0)
         theirs = [fetch.release_series(release.name) for release in archive.releases(flavour)]
         missing, gone = fetch.series_difference(sorted(mine), theirs)
@@ -128,7 +129,7 @@ def run_command(rows: Matrix, kernel: Kernel, command: list[str], options: argpa
     if not command:
         raise MatrixError("no command after --")
     timeout_s = options.timeout or COMMAND_TIMEOUT_S
-    guest_files = [*options.add, *program_files(command[0])]
+    guest_files = [*options.add, *(program_files(command[0]) if kernel.arch == host_arch() else [])]
     with results_folder(f"run-{kernel.name}") as folder:
         with prepared(rows, kernel, command, guest_files, folder, options) as (guest, _):
             outcome = guest.run(lambda data: write_all(1, data), lambda data: write_all(2, data), timeout_s)
@@ -189,25 +190,28 @@ def prepared(
     options: argparse.Namespace,
 ) -> Iterator[tuple[qemu.Guest, str]]:
     """A guest ready to run the command, and the release of its kernel; what it boots from is gone afterwards."""
-    build_workloads()
-    unpacked = fetch.Archive(kernel.arch, rows.suites).kernel(kernel)
     cache = fetch.cache_dir()
+    unpacked = fetch.Archive(kernel.arch, rows.suites, cache).kernel(kernel)
+    if kernel.arch == host_arch():
+        build_workloads()
+        setup = native.setup(cache)
+    else:
+        setup = foreign.setup(kernel.arch, cache)
     environment = {
-        "PATH": initramfs.guest_path(),
         "HOME": "/root",
         "VMTEST_KERNEL": kernel.name,
         "VMTEST_RSS": kernel.rss,
         "VMTEST_RMAP": kernel.rmap,
         "VMTEST_RESULTS": "/results",
     }
-    parts = [initramfs.base(cache), initramfs.module_archive(cache, unpacked.release, unpacked.modules)]
+    parts = [setup.base, initramfs.module_archive(cache, unpacked.release, unpacked.modules)]
     with tempfile.TemporaryDirectory(prefix="vmtest-") as temporary:
         initrd = Path(temporary, "initrd")
         with initrd.open("wb") as stream:
             for part in parts:
                 with part.open("rb") as source:
                     shutil.copyfileobj(source, stream)
-            initramfs.write_run(stream, command, environment, [path.absolute() for path in files])
+            initramfs.write_run(stream, setup, command, environment, [path.absolute() for path in files])
         guest = qemu.Guest(
             arch=kernel.arch,
             vmlinuz=unpacked.vmlinuz,
@@ -221,6 +225,12 @@ def prepared(
         yield guest, unpacked.release
 
 
+def host_arch() -> str:
+    """The host's architecture, as Debian calls it."""
+    machine = platform.machine()
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
+
+
 def build_workloads() -> None:
     """Compile what the guest is to run: it has no compiler."""
     made = subprocess.run(
@@ -232,7 +242,7 @@ def build_workloads() -> None:
 
 def program_files(program: str) -> list[Path]:
     """The host's file behind a command's first word, which is taken along if the guest may lack it."""
-    found = shutil.which(program, path=initramfs.guest_path())
+    found = shutil.which(program, path=native.guest_path())
     if found is None or Path(found).is_relative_to(sys.prefix):
         return []
     return [Path(found)]

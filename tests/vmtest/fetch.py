@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.parse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cmp_to_key
@@ -58,13 +59,16 @@ class Unpacked:
 
 
 class Archive:
-    """The Debian archive as seen by an apt of our own, for one architecture."""
+    """The Debian archive as seen by an apt of our own, for one architecture.
 
-    def __init__(self, arch: str, suites: Iterable[Suite], cache: Path | None = None) -> None:
+    What is wanted from other suites than the kernels' is another `purpose`, with a state of its own.
+    """
+
+    def __init__(self, arch: str, suites: Iterable[Suite], cache: Path, purpose: str = "kernels") -> None:
         self.arch = arch
         self.suites = tuple(suites)
-        self.cache = cache or cache_dir()
-        self._state = self.cache / "apt" / arch
+        self.cache = cache
+        self._state = cache / "apt" / f"{purpose}-{arch}"
 
     def update(self, max_age_s: float = LISTS_LIFE_S) -> None:
         """Fetch the package lists unless they are younger than `max_age_s`.
@@ -96,12 +100,18 @@ class Archive:
 
     def packages(self, names: Iterable[str], into: Path) -> None:
         """Download packages (`name` or `name=version`) and unpack them into `into`."""
+        into.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._state, prefix="deb-") as folder:
             result = self._apt("apt-get", "download", "-qq", *names, cwd=Path(folder))
             if result.returncode:
                 raise MatrixError(f"cannot download {' '.join(names)}: {result.stderr.strip()}")
             for package in sorted(Path(folder).glob("*.deb")):
                 subprocess.run(["dpkg-deb", "-x", package, into], check=True)
+
+    def with_dependencies(self, names: Iterable[str]) -> list[str]:
+        """`name=version` of these packages and of all that they need, as on a system that has nothing yet."""
+        uris = self._query("apt-get", "install", "-qq", "--no-install-recommends", "--print-uris", *names)
+        return packages_of(uris)
 
     def kernel(self, kernel: Kernel) -> Unpacked:
         """The newest release of the kernel's series, unpacked; downloaded only when it is not in the cache yet."""
@@ -159,6 +169,15 @@ class Archive:
         }
         flags = [part for key, value in options.items() for part in ("-o", f"{key}={value}")]
         return subprocess.run([tool, *flags, *arguments], cwd=cwd, capture_output=True, text=True)
+
+
+def packages_of(uris: str) -> list[str]:
+    """`name=version` from `apt-get --print-uris`: lines of 'URI' name_version_arch.deb size digest."""
+    packages = []
+    for line in uris.splitlines():
+        name, version, _ = line.split()[1].split("_")
+        packages.append(f"{name}={urllib.parse.unquote(version)}")
+    return sorted(packages)
 
 
 def debian_mirror() -> str:

@@ -22,6 +22,7 @@ ln -sf /proc/self/fd/1 /dev/stdout
 ln -sf /proc/self/fd/2 /dev/stderr
 ip link set lo up
 hostname vmtest
+[ -e /lib/modules ] || ln -s /usr/lib/modules /lib/modules
 
 # The device of a channel to the host, by the channel's name.
 channel() {
@@ -36,7 +37,16 @@ modprobe -q -a virtio_pci virtio_console
 modprobe -q nvme
 stdout=$(channel stdout) stderr=$(channel stderr) status=$(channel status) results=$(channel results)
 
-if [ -e /dev/nvme0n1 ] && { modprobe -q ext4; mount -t ext4 /dev/nvme0n1 /mnt/ext4; }; then chmod 1777 /mnt/ext4; fi
+# Discs are found in the background; a kernel without the driver never finds any.
+if [ -e /sys/bus/pci/drivers/nvme ]; then
+	tries=0
+	until [ -e /dev/nvme0n1 ] && [ -e /dev/nvme1n1 ] || [ $tries = 300 ]; do
+		usleep 100000
+		tries=$((tries + 1))
+	done
+	modprobe -q ext4
+	mount -t ext4 /dev/nvme0n1 /mnt/ext4 && chmod 1777 /mnt/ext4
+fi
 
 # Pipes, not the ports themselves: a port can be open once only, and programs should see an ordinary pipe.
 mkfifo /run/vmtest/stdout /run/vmtest/stderr
