@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Final
 
 import zstandard
 
+from memtrack import seek
 from memtrack.container import (
     HEADER_MAGIC,
     MAX_METADATA_BYTES,
@@ -98,6 +99,16 @@ class Reader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def seek(self, from_ns: int) -> None:
+        """Before frames() or views(): has them start where all of `from_ns` or later follows, if that can be found.
+
+        They still start with earlier records, up to a frame of them and the disorder that there may be between CPUs.
+        """
+        start = seek.start_of(self._file, self._byte_order, from_ns)
+        if start is not None:
+            self._file.seek(start)
+            self._window = _Window(self._file, start)
 
     def frames(self) -> Iterator[bytes]:
         """The records of one frame after the other, at most container.MAX_FRAME_BYTES; to be called once.
@@ -300,11 +311,11 @@ class _SeekEntries:
 class _Window:
     """The part of the file that is looked at: from `offset` on, as far as anything has asked."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, offset: int = 0) -> None:
         self._file = file
         self._buffer = bytearray()
         self._start = 0  # of what has not been dropped
-        self.offset = 0
+        self.offset = offset
 
     def _fill(self, size: int) -> bool:
         while len(self._buffer) - self._start < size:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
-from memtrack import readahead, reducer, report
+from memtrack import batches, readahead, reducer, report, seek
 from memtrack.errors import RecordingError, UsageError
 from memtrack.events import ByteOrder, Event, decode
 from memtrack.figures import Peak, Process, Result
@@ -63,12 +63,37 @@ class Recording:
             return None
         return max(0, self.end_ns - self.start_ns)
 
-    def events(self) -> Iterator[Event]:
-        """Every event, in the order of the file, read again from it.
+    def events(self, from_ns: int | None = None, to_ns: int | None = None) -> Iterator[Event]:
+        """Every event, in the order of the file, read again from it; or those of `from_ns` or later and before `to_ns`.
+
+        Times are CLOCK_MONOTONIC, as in the events. What lies outside of them is passed over by the file's seek table,
+        where that has one.
 
         A LOST event of count 0 stands where a damaged frame was left out. Raises RecordingError where the file can be
         read no more, and UsageError where none were recorded.
         """
+        with self._reader() as reader:
+            order: ByteOrder = reader.header["byte_order"]
+            for frame in _frames(reader, from_ns, to_ns):
+                for event in decode(frame, order):
+                    if (from_ns is None or event.time_ns >= from_ns) and (to_ns is None or event.time_ns < to_ns):
+                        yield event
+
+    def batches(self, from_ns: int | None = None, to_ns: int | None = None) -> Iterator[Any]:
+        """The same events as numpy arrays, some ten thousand in each, whose fields are those of `batches.dtype`.
+
+            sum(int((batch["type"] == EventType.FORK).sum()) for batch in recording.batches())
+
+        Raises UsageError without numpy, and what `events` raises.
+        """
+        with self._reader() as reader:
+            layout = batches.dtype(reader.header["byte_order"])
+            for frame in _frames(reader, from_ns, to_ns):
+                batch = batches.between(batches.of_frame(bytes(frame), layout), from_ns, to_ns)
+                if len(batch):
+                    yield batch
+
+    def _reader(self) -> Reader:
         if self._source is None:
             raise UsageError("only totals were recorded", "record with events")
         if not isinstance(self._source, (str, os.PathLike)):
@@ -76,10 +101,7 @@ class Recording:
                 self._source.seek(0)
             except (OSError, ValueError) as error:  # a pipe; a closed file
                 raise RecordingError("the recording cannot be read again", "record into a file") from error
-        with Reader(self._source) as reader:
-            order: ByteOrder = reader.header["byte_order"]
-            for frame in reader.frames():
-                yield from decode(frame, order)
+        return Reader(self._source)
 
     def report(self) -> dict[str, Any]:
         """What `memtrack report --json` prints."""
@@ -138,6 +160,17 @@ def of(
     name = getattr(file, "name", None)
     source = name if isinstance(name, str) and file is not None and not file.readable() else file
     return Recording(source, header, trailer, result, problems)
+
+
+def _frames(reader: Reader, from_ns: int | None, to_ns: int | None) -> Iterator[memoryview]:
+    """The frames that may have events of these times, and few others; each is good until the next is asked for."""
+    order: ByteOrder = reader.header["byte_order"]
+    if from_ns is not None:
+        reader.seek(from_ns)
+    for frame in reader.views():
+        if to_ns is not None and seek.first_ns(frame, order) >= to_ns + seek.DISORDER_NS:
+            return
+        yield frame
 
 
 def _sources(header: dict[str, Any]) -> dict[str, Any]:
