@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -201,6 +202,12 @@ def test_a_failure_in_the_block_is_the_callers_and_the_recording_is_there(tmp_pa
 def test_an_output_that_takes_nothing() -> None:
     with Path("/dev/full").open("wb", buffering=0) as full, pytest.raises(OutputError, match="no space left on device"):
         memtrack.record(["true"], output=full)
+
+
+def test_no_place_for_a_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    with pytest.raises(OutputError, match=r"^cannot make a temporary file .*: no such file or directory \(set TMPDIR"):
+        memtrack.record(["true"])
 
 
 def test_marks_from_any_thread_stand_where_their_time_is() -> None:

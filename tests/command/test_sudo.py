@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,17 @@ GROUPS = f"root:x:0:\ntester:x:{GROUP}:\nextra:x:{EXTRA}:tester\n"
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """The user's own directory, under one that everybody may enter."""
-    for directory in (tmp_path, *tmp_path.parents[:2]):
-        directory.chmod(directory.stat().st_mode | 0o011)
-    home = tmp_path / "home"
+def place() -> Iterator[Path]:
+    """Root's, and everybody may enter it; pytest's own directories are for nobody else."""
+    with tempfile.TemporaryDirectory(prefix="memtrack-test-") as name:
+        Path(name).chmod(0o711)
+        yield Path(name)
+
+
+@pytest.fixture
+def home(place: Path) -> Path:
+    """The user's own directory."""
+    home = place / "home"
     home.mkdir()
     os.chown(home, USER, GROUP)
     return home
@@ -74,8 +81,8 @@ def test_files_are_the_users(home: Path, known: list[str]) -> None:
     assert json.loads((home / "j").read_bytes())["complete"]
 
 
-def test_a_directory_of_root_is_no_place(home: Path, tmp_path: Path) -> None:
-    theirs = tmp_path / "theirs"
+def test_a_directory_of_root_is_no_place(home: Path, place: Path) -> None:
+    theirs = place / "theirs"
     theirs.mkdir(mode=0o755)
     (theirs / "old").write_bytes(b"old")
     attempts: list[list[Argument]] = [
@@ -91,8 +98,8 @@ def test_a_directory_of_root_is_no_place(home: Path, tmp_path: Path) -> None:
     assert not list(home.iterdir())
 
 
-def test_a_link_to_what_only_root_may_write_is_not_followed(home: Path, tmp_path: Path) -> None:
-    precious = tmp_path / "precious"
+def test_a_link_to_what_only_root_may_write_is_not_followed(home: Path, place: Path) -> None:
+    precious = place / "precious"
     precious.write_bytes(b"old")
     (home / "link").symlink_to(precious)
     (home / "hard").hardlink_to(precious)
@@ -103,8 +110,8 @@ def test_a_link_to_what_only_root_may_write_is_not_followed(home: Path, tmp_path
     assert precious.stat().st_uid == 0
 
 
-def test_a_directory_behind_a_link_is_entered_with_the_users_rights(home: Path, tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
+def test_a_directory_behind_a_link_is_entered_with_the_users_rights(home: Path, place: Path) -> None:
+    secret = place / "secret"
     secret.mkdir(mode=0o700)
     (home / "way").symlink_to(secret)
     fails(sudo("record", "-o", home / "way" / "r", "--", "true"), 125, "permission denied", "name another place")
