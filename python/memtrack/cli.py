@@ -24,7 +24,6 @@ from memtrack.version import VERSION
 if TYPE_CHECKING:
     from memtrack.output import Output
     from memtrack.recorder import Tracker
-    from memtrack.recording import Recording
     from memtrack.spawn import Process
 
 _EPILOG = """\
@@ -215,7 +214,7 @@ def _record(options: argparse.Namespace) -> int:
         if made is not None:
             _say(f"\nrecording: {report.shown(path)} (python -m memtrack report {report.shown(path)})")
         if report_made is not None:
-            report_made.write(_json(result).encode("ascii") + b"\n")
+            report_made.write(report.to_json_text(result).encode("ascii") + b"\n")
             report_made.keep()
     if failure is not None:
         raise failure
@@ -264,7 +263,7 @@ def _undo_locale_coercion() -> None:
 
 def _report(options: argparse.Namespace) -> int:
     with recording.open(options.file) as result:
-        _print(_json(result) if options.json else report.to_text(result))
+        _print(report.to_json_text(result) if options.json else report.to_text(result))
     return 0
 
 
@@ -274,7 +273,3 @@ def _doctor(options: argparse.Namespace) -> int:
     findings: dict[str, Any] = doctor.collect()
     _print(json.dumps(findings, indent=2) if options.json else doctor.to_text(findings))
     return 0
-
-
-def _json(result: Recording) -> str:
-    return json.dumps(report.to_json(result), indent=2)

@@ -38,6 +38,15 @@ def build() -> Stream:
 END = {"end_ns": 1_400 * MS, "status": {"exit_code": 2, "signal": None}}
 
 
+@pytest.mark.parametrize("stream", [Stream(), build(), Stream().root(10).exec(10, 'odd "\\\udcff'[:8])])
+def test_json_as_text_is_the_same(stream: Stream) -> None:
+    found = opened(stream, header={"command": ["}", '"processes": []', "\udcff"]})
+    text = report.to_json_text(found)
+    assert json.loads(text) == found.report()
+    assert text.isascii()
+    assert len([line for line in text.splitlines() if '"pid":' in line]) == len(found.processes)
+
+
 def test_json() -> None:
     stream = Stream()
     forked = stream.now_ns
