@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 
 from memtrack.spawn import Process
@@ -54,8 +55,7 @@ class Forwarder:
                 _send(child, number)
             while (code := child.poll()) is None:
                 info = signal.sigwaitinfo(watched)
-                by_terminal = info.si_code == _SI_KERNEL and _sent_to_group(info.si_signo)
-                if info.si_signo != signal.SIGCHLD and not by_terminal:
+                if info.si_signo != signal.SIGCHLD and not _has_come_already(child.pid, info):
                     _send(child, info.si_signo)
             return code
         finally:
@@ -88,6 +88,24 @@ class Forwarder:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _has_come_already(pid: int, info: signal.struct_siginfo) -> bool:
+    """Whether the command has had this signal too: from the terminal, or because it signals its own process group."""
+    if info.si_code == _SI_KERNEL:
+        return _sent_to_group(info.si_signo)
+    return _descends(info.si_pid, pid)
+
+
+def _descends(pid: int, ancestor: int) -> bool:
+    """Whether a process is another or of its descendants; not if it is gone."""
+    with suppress(OSError, ValueError):
+        while pid > 1:
+            if pid == ancestor:
+                return True
+            # After the name, which is in parentheses and may have any character: state, parent.
+            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+    return False
 
 
 def _send(child: Process, number: int) -> None:

@@ -89,6 +89,29 @@ def test_a_signal_that_ends_the_command_is_the_status(recording: Path) -> None:
     assert report(recording)["status"] == {"exit_code": None, "signal": signal.SIGSEGV}
 
 
+@pytest.mark.parametrize("sender", ["kill -USR1 0", "(trap '' USR1; kill -USR1 0; sleep 0.5)"])
+def test_a_command_that_signals_its_whole_group_does_not_get_it_back(
+    sender: str, heard: Path, recording: Path, tmp_path: Path
+) -> None:
+    # Both the command and memtrack are in the group, and so would be a script's other programs.
+    script = f"""
+    {LISTENER[0]} {LISTENER[1]} {heard} &
+    until grep -qs ready {heard}; do sleep 0.02; done
+    trap 'echo $((++count)) >{tmp_path}/count' USR1
+    {sender}
+    sleep {SETTLE_S}
+    kill -TERM $!
+    wait $!
+    """
+    process = start(
+        "record", "-o", recording, "--", "bash", "-c", script, start_new_session=True, stderr=subprocess.PIPE
+    )
+    process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0
+    assert lines(heard)[lines(heard).index("ready") + 1 :] == ["SIGUSR1", "SIGTERM"]
+    assert (tmp_path / "count").read_text() == "1\n"
+
+
 def test_a_signal_before_the_command_is_handed_on(heard: Path, recording: Path) -> None:
     process = start("record", "-o", recording, "--", *LISTENER, heard, start_new_session=True, stderr=subprocess.PIPE)
     with process:
