@@ -65,7 +65,7 @@ int BPF_PROG(task_newtask, struct task_struct *child, __u64 clone_flags)
     else
         space = space_open(mm, tgid, pid);
     if (space)
-        emit_sync(space, 0);
+        report_start(space, 0);
     return 0;
 }
 
@@ -103,10 +103,10 @@ int BPF_PROG(sched_process_exec, struct task_struct *task)
     process->mm = mm;
     space = space_open(mm, tgid, pid);
     if (space)
-        emit_sync(space, task);
+        report_start(space, task);
     space = old_mm ? space_leave(old_mm, tgid) : 0;
     if (space)
-        emit_sync(space, 0);
+        report_again(space, false);
     return 0;
 }
 
@@ -142,13 +142,14 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
     space = space_leave(mm, tgid);
     TALLY(members, -1); /* after the sum of the tree has fallen: a peak has the number of processes then */
     if (space)
-        emit_sync(space, 0);
+        report_again(space, false);
     return 0;
 }
 
 static __always_inline void adopt(struct task_struct *task, __u32 tgid, __u64 mm)
 {
     __u32 pid = shown_pid(task);
+    struct space *space;
     struct event *e;
 
     if (!pid || !process_add(tgid, mm, pid, PROCESS_MEMBER))
@@ -160,7 +161,9 @@ static __always_inline void adopt(struct task_struct *task, __u32 tgid, __u64 mm
         e->adopt.parent_pid = shown_pid(task->real_parent);
         bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
     }
-    space_join(mm, tgid, pid);
+    space = space_join(mm, tgid, pid);
+    if (space)
+        rmap_forget(space);
 }
 
 /*
@@ -210,7 +213,7 @@ int adopt_task(struct bpf_iter__task *ctx)
         if (space && space->sync_round != ctl->round) {
             space->sync_round = ctl->round;
             emit_totals(space);
-            emit_sync(space, 0);
+            report_again(space, ctl->recount);
         }
         break;
     }

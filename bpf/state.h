@@ -27,7 +27,8 @@ struct settings {
     uint8_t every_event;     /* a record per change; otherwise as the resolution says */
     uint8_t sums_known;      /* counters can be summed, in whichever shape they are */
     uint8_t coarse;          /* a record when a counter moved by resolution_pages, or after resolution_ns */
-    uint8_t zero[5];
+    uint8_t rmap;            /* the rmap layer is on */
+    uint8_t zero[4];
     uint64_t resolution_pages; /* 0: no such bound */
     uint64_t resolution_ns;    /* 0: no such bound */
 };
@@ -37,7 +38,8 @@ struct control {
     uint32_t spawner_tid; /* the recorder's thread (as its own namespace shows it) whose next child is a root; 0 none */
     uint32_t pass;        /* enum adopt_pass */
     uint32_t adopt_pid;
-    uint32_t round; /* goes up by one with each ADOPT_SYNC, so that an address space is reported once */
+    uint32_t round;   /* goes up by one with each ADOPT_SYNC, so that an address space is reported once */
+    uint32_t recount; /* with ADOPT_SYNC: programs were skipped, so that rmap sums begin anew from the counters */
 };
 
 /* The largest sum of file, anon and shmem so far, in its parts, in pages. */
@@ -58,14 +60,15 @@ struct figures {
 
 /* Written by the programs. */
 struct tally {
-    uint64_t lost_ring;      /* RSS, RMAP: the ring was full */
-    uint64_t lost_lifecycle; /* FORK, EXEC, EXIT, ADOPT, SYNC: the ring was full to the brim */
-    uint64_t processes_full; /* a process was not taken in: map full */
-    uint64_t spaces_full;    /* an address space was not taken in: map full */
-    uint64_t sharers_full;   /* a further user of an address space was not remembered */
-    uint64_t sums_unsettled; /* a counter kept changing while it was summed; the figure may be a batch off */
-    uint64_t members;        /* processes in the tree now */
-    uint64_t adopted;        /* processes taken in by adopt_task */
+    uint64_t lost_ring;         /* RSS, RMAP: the ring was full */
+    uint64_t lost_lifecycle;    /* FORK, EXEC, EXIT, ADOPT, SYNC: the ring was full to the brim */
+    uint64_t processes_full;    /* a process was not taken in: map full */
+    uint64_t spaces_full;       /* an address space was not taken in: map full */
+    uint64_t sharers_full;      /* a further user of an address space was not remembered */
+    uint64_t sums_unsettled;    /* a counter kept changing while it was summed; the figure may be a batch off */
+    uint64_t members;           /* processes in the tree now */
+    uint64_t adopted;           /* processes taken in by adopt_task */
+    uint64_t migrations_missed; /* pages put on the move or back with both programs on it skipped */
 };
 
 #endif

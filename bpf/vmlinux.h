@@ -176,15 +176,25 @@ struct trace_event_raw_rss_stat {
 
 /* --- pages and folios -------------------------------------------------------------------------------------- */
 
+struct address_space;
+
+struct file {
+    struct address_space *f_mapping;
+};
+
 struct vm_area_struct {
     unsigned long vm_start;
     unsigned long vm_end;
     struct mm_struct *vm_mm;
     unsigned long vm_flags;
     unsigned long vm_pgoff;
+    struct file *vm_file;
 };
 
-struct address_space;
+/* A walk over page tables. */
+struct mm_walk {
+    struct mm_struct *mm;
+};
 
 struct page {
     unsigned long flags;

@@ -164,6 +164,17 @@ RMAP_PROTOTYPES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 
+# The same for the functions that put pages on the move and back. They are called by pointer only, so that no copy that
+# the compiler made of one goes past its hook.
+MIGRATION_PROTOTYPES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "try_to_migrate_one": ("folio", "vma"),
+        "remove_migration_pte": ("folio", "vma"),
+        "migrate_vma_collect_pmd": ("pmdp", "start", "end", "walk"),
+    }
+)
+_PROTOTYPES = {**RMAP_PROTOTYPES, **MIGRATION_PROTOTYPES}
+
 
 @dataclass(frozen=True)
 class Generation:
@@ -176,17 +187,27 @@ class Generation:
     optional: tuple[str, ...] = ()
     """Hooked where the kernel has them, and not missed where it does not."""
     fexit: tuple[str, ...] = ()
-    """Of `functions`, those whose return is hooked as well, by the program NAME_exit."""
+    """Of `functions` and `optional`, those whose return is hooked as well, by the program NAME_exit."""
+    twice: bool = False
+    """Whether each program has a twin, NAME_again, that does the same in case the kernel skips one."""
+    tracepoints: tuple[str, ...] = ()
+    """Programs of the family that sit on tracepoints, see TRACEPOINT_PROGRAMS; where the kernel has those."""
     bypasses: tuple[str, ...] = ()
     """Functions that do the work of `functions` for callers of their own; where one exists, the hooks would miss it."""
 
-    def programs(self, has: Iterable[str]) -> frozenset[str]:
-        optional = frozenset(self.optional).intersection(has)
-        return frozenset(self.functions) | optional | {f"{name}_exit" for name in self.fexit}
+    def programs(self, facts: KernelFacts) -> frozenset[str]:
+        names = self.names(facts.functions)
+        traced = (name for name in self.tracepoints if TRACEPOINT_PROGRAMS[name] in facts.tracepoints)
+        programs = [*names, *(f"{name}_exit" for name in names if name in self.fexit)]
+        twins = [f"{name}_again" for name in programs if self.twice]
+        return frozenset((*programs, *twins, *traced))
 
     def names(self, has: Iterable[str]) -> tuple[str, ...]:
         return tuple(name for name in (*self.functions, *self.optional) if name in self.functions or name in has)
 
+
+TRACEPOINT_PROGRAMS: Mapping[str, str] = MappingProxyType({"migration_drops": "rss_stat"})
+"""Programs of the rmap layer that are on a tracepoint, and on which."""
 
 RMAP_FAMILIES: Mapping[str, tuple[Generation, ...]] = MappingProxyType(
     {
@@ -213,9 +234,26 @@ RMAP_FAMILIES: Mapping[str, tuple[Generation, ...]] = MappingProxyType(
             Generation("folio", "6.3", ("folio_add_new_anon_rmap",)),
             Generation("page", "5.19", ("page_add_new_anon_rmap",)),
         ),
+        # Not changes but what they mean: a page that migrates leaves the reverse map and comes back, and a fork in
+        # between copies it all the same. Without these hooks the child's sum would be off for good.
+        "migration": (
+            Generation(
+                "folio",
+                "5.19",
+                ("try_to_migrate_one", "remove_migration_pte"),
+                ("migrate_vma_collect_pmd",),  # CONFIG_DEVICE_MIGRATION
+                fexit=tuple(MIGRATION_PROTOTYPES),
+                twice=True,
+                tracepoints=("migration_drops",),
+            ),
+        ),
     }
 )
 """By family name, newest generation first. When several families are unsound, the reason of the first is told."""
+
+
+NOTHING_WITHOUT: Mapping[str, str] = MappingProxyType({"migration": "migrate_pages"})
+"""Families that have nothing to see on a kernel without this function: here, one built without CONFIG_MIGRATION."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +292,8 @@ _PERCPU_COUNTER = ("percpu_counter.count", "percpu_counter.counters")
 
 FUNCTIONS: frozenset[str] = frozenset(
     {
-        *RMAP_PROTOTYPES,
+        *_PROTOTYPES,
+        *NOTHING_WITHOUT.values(),
         *(name for family in RMAP_FAMILIES.values() for generation in family for name in generation.bypasses),
         _ITER_TASK,
     }
@@ -376,6 +415,8 @@ def _choose_adopt(facts: KernelFacts, refused: Mapping[str, str]) -> Layer:
 
 def _choose_family(family: str, facts: KernelFacts, refused: Mapping[str, str]) -> FamilyChoice:
     generations = RMAP_FAMILIES[family]
+    if family in NOTHING_WITHOUT and NOTHING_WITHOUT[family] not in facts.functions:
+        return FamilyChoice(generation="none")
     for age, generation in enumerate(generations):
         older = {name for old in generations[age + 1 :] for name in old.functions}
         # A successor that is there is in use, even if the kernel keeps what it succeeded for other callers.
@@ -383,7 +424,7 @@ def _choose_family(family: str, facts: KernelFacts, refused: Mapping[str, str]) 
             reason = _unsound(family, generation, facts, refused)
             if reason:
                 return FamilyChoice(reason=reason)
-            return FamilyChoice(generation.programs(facts.functions), generation.name)
+            return FamilyChoice(generation.programs(facts), generation.name)
     known = " nor ".join(" with ".join(generation.functions) for generation in generations)
     return FamilyChoice(reason=f"the kernel has no function of the {family} family that is known here: neither {known}")
 
@@ -408,14 +449,14 @@ def _unsound(family: str, generation: Generation, facts: KernelFacts, refused: M
     for clone in sorted(facts.clones):
         if clone.partition(".")[0] in names:
             return f"the kernel's compiler made {clone} beside the function, whose callers no hook sees"
-    obstacle = next((name for name in sorted(generation.programs(facts.functions)) if name in refused), None)
+    obstacle = next((name for name in sorted(generation.programs(facts)) if name in refused), None)
     return _refusal(obstacle, refused) if obstacle else None
 
 
 def _unreadable(function: str, actual: tuple[str, ...], since: str) -> str | None:
     """Why the parameters are not those that the program on this function reads."""
-    wanted = RMAP_PROTOTYPES[function]
-    if "vma" not in actual:
+    wanted = _PROTOTYPES[function]
+    if "vma" in wanted and "vma" not in actual:
         direction = "goes" if "remove" in function else "comes"
         return (
             f"{function} has no vma parameter, so nothing says whose page {direction} "
@@ -435,11 +476,14 @@ def _combine(families: Mapping[str, FamilyChoice], facts: KernelFacts) -> Layer:
             reason = f"the kernel also has {' and '.join(unknown)}, which is not known here"
     if reason:
         return Layer(reason=reason)
-    chosen = {name: choice.generation for name, choice in families.items()}
-    tier = next((name for name, tier in RMAP_TIERS.items() if tier.generations == chosen), MIXED_TIER)
+    chosen = {(name, choice.generation) for name, choice in families.items()}
+    tier = next((name for name, tier in RMAP_TIERS.items() if tier.generations.items() <= chosen), MIXED_TIER)
     programs = sorted(name for choice in families.values() for name in choice.programs)
-    return Layer(tuple(map(_section, programs)), tier=tier)
+    return Layer(tuple(dict.fromkeys(map(_section, programs))), tier=tier)
 
 
 def _section(program: str) -> str:
+    if program in TRACEPOINT_PROGRAMS:
+        return f"tp_btf/{TRACEPOINT_PROGRAMS[program]}"
+    program = program.removesuffix("_again")
     return f"fexit/{program.removesuffix('_exit')}" if program.endswith("_exit") else f"fentry/{program}"

@@ -42,8 +42,8 @@ _SHORTAGES = {
     errno.ENOMEM: "free some memory, or raise the limits on it (ulimit -v, memory.max)",
 }
 
-# A program and its link have one each, and so have maps, and what libbpf tries out: 60 with the rmap layer.
-_DESCRIPTORS = 80
+# A program and its link have one each, and so have maps, and what libbpf tries out: 90 with the rmap layer.
+_DESCRIPTORS = 110
 
 _FAILED_PROGRAM = re.compile(r"prog '(\w+)': (?:failed to load|BPF program load failed)")
 
@@ -78,6 +78,7 @@ class Tally:
     sums_unsettled: int
     members: int
     adopted: int
+    migrations_missed: int
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ class Probes:
         self._controls = ffi.new("struct control *")
         self._controlling = threading.Lock()
         self._walking = threading.RLock()  # one walk at a time: the consumer syncs when others adopt
+        self._skips_known = 0
         handle = ffi.new("struct probes **")
         image = _object()
         error = lib.probes__open(handle, image, len(image))
@@ -136,6 +138,7 @@ class Probes:
             ("buckets", buckets),
             ("spaces", buckets * BUCKET_KEYS),
             ("claims", buckets * BUCKET_KEYS),
+            ("rmap_sums", buckets * BUCKET_KEYS if self.plan.rmap.tier else 1),
         ):
             _check(lib.probes__resize(self._probes, name.encode(), entries), f"size the map {name}")
         settings = ffi.new("struct settings *")
@@ -149,6 +152,7 @@ class Probes:
         settings.page_shift = machine.page_bytes.bit_length() - 1
         settings.counters_are_percpu = self.plan.counters_are_percpu
         settings.file_rmap_nests = "page_add_file_rmap_exit" in self.plan.programs
+        settings.rmap = self.plan.rmap.tier is not None
         settings.totals = self.keeps_totals
         settings.sums_known = not self.plan.counters_are_percpu or "learn_cpu_offsets" in self.plan.programs
         settings.every_event = detail.every_event
@@ -229,7 +233,7 @@ class Probes:
         """
         count = ffi.new("uint64_t *")
         _check(lib.probes__skipped(self._probes, count), "read the BPF programs' statistics")
-        return int(count[0])
+        return int(count[0]) + self.tally().migrations_missed
 
     def set_spawner(self, tid: int) -> None:
         """The next child of this thread, as the recorder's namespace numbers it, is a root of the tree; 0 for none."""
@@ -253,9 +257,12 @@ class Probes:
             return
         with self._walking:
             self._round += 1
+            skipped = self.skipped()
             if not self.plan.counters_are_percpu:
                 self._walk(lib.ADOPT_CACHES, round=self._round)
-            self._walk(lib.ADOPT_SYNC, round=self._round)
+            # A program that was skipped has not seen a change that a sum of changes should have.
+            self._walk(lib.ADOPT_SYNC, round=self._round, recount=skipped != self._skips_known)
+            self._skips_known = skipped
 
     def _walk(self, adopt_pass: int, **values: int) -> None:
         self._control(**{"pass": adopt_pass}, **values)

@@ -3,18 +3,20 @@
  * What the kernel of version KERNEL declares, as far as memtrack asks, to be compiled into BTF of the shape that the
  * kernel's own has. It stands in for kernels that no archive has any more. Parameters are named and ordered as in the
  * kernel's sources; the blocks are its changes. RENAMED_REMOVE and UNKNOWN_ADD make
- * kernels that do not exist.
+ * kernels that do not exist, NO_MIGRATION and NO_DEVICE_MIGRATION ones without these options.
  */
 #define VERSION(major, minor) ((major)*100 + (minor))
 
 struct folio;
 struct linux_binprm;
+struct mm_walk;
 struct page;
 struct task_struct;
 struct vm_area_struct;
 
 typedef _Bool bool;
 typedef int pid_t;
+typedef unsigned long pmd_t;
 typedef int rmap_t;
 typedef int s32;
 typedef long s64;
@@ -224,5 +226,43 @@ void folio_remove_rmap_pmd(struct folio *folio, struct page *page, struct vm_are
 #if KERNEL >= VERSION(6, 15) && !defined(RENAMED_REMOVE)
 void folio_remove_rmap_pud(struct folio *folio, struct page *page, struct vm_area_struct *vma)
 {
+}
+#endif
+
+/* --- migration, static but for the last ------------------------------------------------------------------------- */
+
+#ifndef NO_MIGRATION
+#if KERNEL < VERSION(5, 18)
+bool try_to_migrate_one(struct page *page, struct vm_area_struct *vma, unsigned long address, void *arg)
+{
+    return 1;
+}
+
+bool remove_migration_pte(struct page *page, struct vm_area_struct *vma, unsigned long addr, void *old)
+{
+    return 1;
+}
+#else
+bool try_to_migrate_one(struct folio *folio, struct vm_area_struct *vma, unsigned long address, void *arg)
+{
+    return 1;
+}
+
+bool remove_migration_pte(struct folio *folio, struct vm_area_struct *vma, unsigned long addr, void *arg)
+{
+    return 1;
+}
+#endif
+
+#ifndef NO_DEVICE_MIGRATION
+int migrate_vma_collect_pmd(pmd_t *pmdp, unsigned long start, unsigned long end, struct mm_walk *walk)
+{
+    return 0;
+}
+#endif
+
+int migrate_pages(void)
+{
+    return 0;
 }
 #endif

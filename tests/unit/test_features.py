@@ -23,10 +23,14 @@ def test_facts_of_an_old_kernel() -> None:
     assert facts.functions == {
         "bpf_iter_task": ("meta", "task"),
         "do_page_add_anon_rmap": ("page", "vma", "address", "flags"),
+        "migrate_pages": (),
+        "migrate_vma_collect_pmd": ("pmdp", "start", "end", "walk"),
         "page_add_anon_rmap": ("page", "vma", "address", "compound"),
         "page_add_file_rmap": ("page", "compound"),
         "page_add_new_anon_rmap": ("page", "vma", "address", "compound"),
         "page_remove_rmap": ("page", "compound"),
+        "remove_migration_pte": ("page", "vma", "addr", "old"),
+        "try_to_migrate_one": ("page", "vma", "address", "arg"),
     }
     assert facts.tracepoints == {
         "rss_stat": ("struct mm_struct *", "int", "long int"),

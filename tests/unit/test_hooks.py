@@ -10,11 +10,13 @@ import pytest
 from memtrack.hooks import (
     FUNCTIONS,
     LIFECYCLE_LOSSES,
+    MIGRATION_PROTOTYPES,
     MIXED_TIER,
     RMAP_FAMILIES,
     RMAP_PROTOTYPES,
     RMAP_TIERS,
     RSS_TIERS,
+    TRACEPOINTS,
     KernelFacts,
     Layer,
     Plan,
@@ -38,6 +40,17 @@ FOLIO = {
     *(f"folio_remove_rmap_{level}" for level in ("ptes", "pmd")),
 }
 FOLIO_PUD = {*FOLIO, "folio_add_file_rmap_pud", "folio_remove_rmap_pud"}
+
+MIGRATION = {
+    "migration_drops",
+    *(
+        f"{function}{when}{which}"
+        for function in ("try_to_migrate_one", "remove_migration_pte", "migrate_vma_collect_pmd")
+        for when in ("", "_exit")
+        for which in ("", "_again")
+    ),
+}
+NEWEST_RMAP = {*FOLIO_PUD, *MIGRATION}
 
 NO_VMA = (
     "page_remove_rmap has no vma parameter, so nothing says whose page goes (reconstruction needs Linux 5.19 or later)"
@@ -79,7 +92,7 @@ RMAP_PROGRAMS = {
     program
     for generations in RMAP_FAMILIES.values()
     for generation in generations
-    for program in generation.programs(FUNCTIONS)
+    for program in generation.programs(KernelFacts(dict.fromkeys(FUNCTIONS, ()), dict.fromkeys(TRACEPOINTS, ())))
 }
 
 
@@ -101,7 +114,7 @@ def test_every_generation(
 ) -> None:
     plan = choose(kernel_facts(kernel), rmap=True)
     check_consistent(plan)
-    assert plan.programs == {*ALWAYS, *rss, *rmap}
+    assert plan.programs == {*ALWAYS, *rss, *rmap, *(MIGRATION if rmap else ())}
     assert (plan.rss.tier, plan.rss.reason) == (rss_tier, None)
     assert (plan.rmap.tier, plan.rmap.reason) == (tier, reason)
     assert plan.lifecycle.reason is plan.adopt.reason is None
@@ -158,7 +171,7 @@ def test_a_newer_kernel_with_one_family_renamed() -> None:
     )
 
 
-@pytest.mark.parametrize("family", RMAP_FAMILIES)
+@pytest.mark.parametrize("family", [family for family in RMAP_FAMILIES if family != "migration"])
 def test_a_newer_kernel_without_one_family(family: str) -> None:
     own = RMAP_FAMILIES[family][0]
     plan = choose(without(NEWEST, *own.functions, *own.optional), rmap=True)
@@ -205,11 +218,11 @@ def test_a_function_nobody_knew_turns_the_layer_off(name: str) -> None:
     rss_only(plan, f"the kernel also has {name}, which is not known here")
 
 
-@pytest.mark.parametrize("function", sorted(FOLIO_PUD))
+@pytest.mark.parametrize("function", sorted(FOLIO_PUD | {"try_to_migrate_one", "remove_migration_pte"}))
 def test_parameters_in_other_places_turn_the_layer_off(function: str) -> None:
     moved = ("vma", *(name for name in NEWEST.functions[function] if name != "vma"))
     reason = choose(with_functions(NEWEST, {function: moved}), rmap=True).rmap.reason
-    expected = ", ".join(RMAP_PROTOTYPES[function])
+    expected = ", ".join({**RMAP_PROTOTYPES, **MIGRATION_PROTOTYPES}[function])
     assert reason == f"{function} takes ({', '.join(moved)}), not ({expected}) as its hook expects"
 
 
@@ -241,10 +254,38 @@ def test_a_backport_of_some_families_is_sound_too() -> None:
     assert {"folio_add_anon_rmap_ptes", "folio_add_file_rmap_range", "page_remove_rmap"} <= plan.programs
 
 
+# --- pages on the move ------------------------------------------------------------------------------------------------
+
+
+def test_a_kernel_that_migrates_unseen() -> None:
+    rss_only(
+        choose(without(NEWEST, *MIGRATION_PROTOTYPES), rmap=True),
+        "the kernel has no function of the migration family that is known here: "
+        "neither try_to_migrate_one with remove_migration_pte",
+    )
+    rss_only(
+        choose(without(NEWEST, "remove_migration_pte"), rmap=True),
+        "the migration family is incomplete: the kernel has try_to_migrate_one without remove_migration_pte",
+    )
+
+
+def test_a_kernel_that_never_migrates_needs_no_hooks_for_it() -> None:
+    plan = choose(kernel_facts("6.12", "NO_MIGRATION", "NO_DEVICE_MIGRATION"), rmap=True)
+    check_consistent(plan)
+    assert plan.rmap.tier == "folio"
+    assert plan.programs == {*ALWAYS, *PERCPU, *FOLIO}
+
+
+def test_a_kernel_without_device_memory() -> None:
+    plan = choose(kernel_facts("6.12", "NO_DEVICE_MIGRATION"), rmap=True)
+    check_consistent(plan)
+    assert plan.programs == {*ALWAYS, *PERCPU, *FOLIO} | {name for name in MIGRATION if "collect" not in name}
+
+
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("program", sorted(FOLIO_PUD))
+@pytest.mark.parametrize("program", sorted(NEWEST_RMAP))
 def test_one_refused_rmap_program_takes_the_layer_down_and_no_other(program: str) -> None:
     plan = choose(NEWEST, rmap=True, refused={program: "operation not permitted"})
     rss_only(plan, f"the kernel refused {program}: operation not permitted")
@@ -282,7 +323,7 @@ def test_when_the_fallback_is_refused_too_its_refusal_is_the_reason() -> None:
     check_consistent(plan)
     assert plan.rss == Layer(reason="the kernel refused rss_stat_size: no such file or directory")
     assert plan.rmap.tier == "folio"
-    assert plan.programs == {*ALWAYS, *FOLIO_PUD, "learn_cpu_offsets"}
+    assert plan.programs == {*ALWAYS, *NEWEST_RMAP, "learn_cpu_offsets"}
 
 
 def test_refusals_come_to_an_end() -> None:
@@ -320,7 +361,7 @@ def test_without_fork_adopted_processes_are_still_accounted() -> None:
         "the kernel has no tracepoint task_newtask: no new process is seen, so figures of the whole tree are unknown"
     )
     assert plan.rss.reason is plan.rmap.reason is None
-    assert plan.programs == {*ALWAYS, *PERCPU, *FOLIO_PUD} - {"task_newtask"}
+    assert plan.programs == {*ALWAYS, *PERCPU, *NEWEST_RMAP} - {"task_newtask"}
 
 
 def test_the_gravest_loss_is_told_first() -> None:
@@ -336,7 +377,7 @@ def test_without_rss_stat_the_rmap_layer_stands_alone() -> None:
     check_consistent(plan)
     assert plan.rss == Layer(reason="the kernel has no tracepoint rss_stat")
     assert plan.rmap.tier == "folio"
-    assert plan.programs == {*ALWAYS, *FOLIO_PUD, "learn_cpu_offsets"}
+    assert plan.programs == {*ALWAYS, *NEWEST_RMAP, "learn_cpu_offsets"} - {"migration_drops"}
 
 
 @pytest.mark.parametrize(
@@ -400,7 +441,20 @@ def test_an_empty_kernel_is_not_an_error() -> None:
 def test_sources_of_a_recording() -> None:
     assert choose(kernel_facts("6.1"), rmap=True).sources() == {
         "rss": {"hook": "tp_btf/rss_stat (count argument, lags by up to 66 page faults per thread)", "reason": None},
-        "rmap": {"tier": "page", "hooks": [f"fentry/{name}" for name in sorted(PAGE)], "reason": None},
+        "rmap": {
+            "tier": "page",
+            "hooks": [
+                "fentry/migrate_vma_collect_pmd",
+                "fexit/migrate_vma_collect_pmd",
+                "tp_btf/rss_stat",
+                *(f"fentry/{name}" for name in sorted(PAGE)),
+                "fentry/remove_migration_pte",
+                "fexit/remove_migration_pte",
+                "fentry/try_to_migrate_one",
+                "fexit/try_to_migrate_one",
+            ],
+            "reason": None,
+        },
         "lifecycle": {
             "hooks": ["tp_btf/sched_process_exec", "tp_btf/sched_process_exit", "tp_btf/task_newtask"],
             "reason": None,

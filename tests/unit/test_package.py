@@ -46,9 +46,10 @@ def families() -> list[tuple[str, str]]:
     pairs = [("lifecycle", name) for name in hooks.LIFECYCLE_LOSSES]
     pairs.append(("adopt", "adopt_task"))
     pairs += [("rss", name) for tier in hooks.RSS_TIERS.values() for name in tier.programs]
+    everything = hooks.KernelFacts(dict.fromkeys(hooks.FUNCTIONS, ()), dict.fromkeys(hooks.TRACEPOINTS, ()))
     for family, generations in hooks.RMAP_FAMILIES.items():
         for generation in generations:
-            pairs += [(family, name) for name in generation.programs(generation.optional)]
+            pairs += [(family, name) for name in generation.programs(everything)]
     return sorted(set(pairs))
 
 
@@ -67,7 +68,10 @@ def test_sections_hook_what_the_families_say(bpf_object: Any) -> None:
         kind, _, hook = section.partition("/")
         if family_of[name] == "lifecycle":
             assert section == f"tp_btf/{name}"
+        elif name in hooks.TRACEPOINT_PROGRAMS:
+            assert section == f"tp_btf/{hooks.TRACEPOINT_PROGRAMS[name]}"
         elif family_of[name] in hooks.RMAP_FAMILIES:
+            name = name.removesuffix("_again")
             assert (kind, hook) == ("fexit" if name.endswith("_exit") else "fentry", name.removesuffix("_exit"))
 
 
