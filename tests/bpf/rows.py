@@ -121,6 +121,8 @@ PROCESSES = (
     _row("exec_image", "thread", checks=[checks.exec_recorded]),
     _row("exec_image", "arguments", checks=[checks.exec_recorded]),
     _row("leader_exits", checks=[checks.one_exit]),
+    _row("fork_migrating", needs=["huge pages"]),
+    _row("fork_migrating", "zeros", needs=["huge pages"]),
     _row("fork_storm", checks=[checks.holder_undisturbed]),
     _row(
         "hold",
