@@ -220,7 +220,7 @@ def no_khugepaged() -> Iterator[Values]:
 @contextlib.contextmanager
 def khugepaged() -> Iterator[Values]:
     """khugepaged in a hurry; it looks at memory marked with MADV_HUGEPAGE only."""
-    hurried = {"scan_sleep_millisecs": "10", "pages_to_scan": "100000"}
+    hurried = {"scan_sleep_millisecs": "10", "alloc_sleep_millisecs": "10", "pages_to_scan": "100000"}
     with _settings(HUGE_PAGES, enabled="madvise"), _settings(HUGE_PAGES / "khugepaged", **hurried):
         yield {}
 

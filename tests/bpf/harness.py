@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -115,11 +116,12 @@ def run(row: Row, built: Path, *, rmap: bool) -> Outcome:
                 problems.append("the file, read back, says other than what was recorded")
             problems += [str(difference) for difference in comparison.differences if difference.excessive]
             problems += _whole(recording, report)
-            if not cached:
-                problems += _peaks(row, recording, report)
+            exact = [] if cached else [RSS]
+            exact += [RMAP] if plan.rmap.tier else []
+            problems += _peaks(row, recording, report, exact)
             if not problems:  # what follows relies on a run that went as it should
                 for check in row.checks:
-                    problems += check(Run(recording, report, session))
+                    problems += check(Run(recording, report, session, exact))
             return Outcome(row, None, plan.rmap.reason, comparison, problems)
 
 
@@ -138,10 +140,10 @@ def _whole(recording: Recording, report: Report) -> list[str]:
     return problems
 
 
-def _peaks(row: Row, recording: Recording, report: Report) -> list[str]:
+def _peaks(row: Row, recording: Recording, report: Report, exact: Sequence[str]) -> list[str]:
     """No peak is below what was held at a point, and where the workload's peak is at one, none is above.
 
-    Exact in the rss layer where the kernel's counters are: between two points a workload only adds, or only removes.
+    `exact` are the layers whose figures are: between two points a workload only adds, or only removes.
     In the rmap layer each task of a process may have a page twice for a moment: see checks.REPLACED_PAGES.
     """
     problems = []
@@ -156,7 +158,7 @@ def _peaks(row: Row, recording: Recording, report: Report) -> list[str]:
         largest = max(point.rss for point in lived)
         at_peak = any(point.name in row.peak_at for point in lived)
         for layer, peak in ((RSS, process.peak), (RMAP, process.rmap_peak)):
-            if peak is None:
+            if layer not in exact or peak is None:
                 continue
             replaced = REPLACED_PAGES * max(point.threads for point in lived) if layer == RMAP else 0
             pages = None if peak.rss_bytes is None else peak.rss_bytes // recording.page_size - largest
@@ -177,6 +179,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--real", action="store_true", help="all real programs")
     parser.add_argument("--list", action="store_true", help="list the workloads")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that settings are put back
     if options.list:
         print("\n".join(row.name for row in (*ROWS, *PROGRAMS)))
         return 0
