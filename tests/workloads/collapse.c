@@ -15,7 +15,7 @@
 
 #define SIZE MIB(64)
 #define POLL_NS 50000000
-#define POLLS_MAX 2400 /* two minutes: khugepaged has the lowest priority, and goes through all others' memory first */
+#define POLLS_MAX 1200 /* a minute: khugepaged has the lowest priority, and goes through all others' memory first */
 
 static void split_again(struct figures base, char *memory)
 {
@@ -51,7 +51,7 @@ static void in_time(struct figures base)
     REQUIRE(!madvise(memory, SIZE, MADV_HUGEPAGE));
     for (int poll = 0; mapped_huge(memory, SIZE, "AnonHugePages:") != SIZE; poll++) {
         if (poll == POLLS_MAX)
-            skip("khugepaged did not come within two minutes");
+            skip("khugepaged did not come within a minute");
         nanosleep(&pause, NULL);
     }
     split_again(base, memory);
