@@ -6,6 +6,7 @@ the file and as it was before.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import zlib
@@ -32,6 +33,7 @@ from memtrack.container import (
     check_trailer,
     unpack_metadata,
 )
+from memtrack.display import shown
 from memtrack.errors import RecordingError
 from memtrack.events import RECORD_BYTES, ByteOrder, EventType, Lost, encode
 from memtrack.zstdframe import FrameError, measure
@@ -44,6 +46,11 @@ _FRAME_START: Final = re.compile(
     b"|".join(re.escape(magic.to_bytes(4, "little")) for magic in (ZSTD_MAGIC, TRAILER_MAGIC, SEEK_TABLE_MAGIC))
 )
 _EVENTS_REMAIN: Final = "zstd -dc may still give the events"
+_REMEDIES: Final = {
+    errno.ENOENT: "name a file that memtrack record has written",
+    errno.EISDIR: "name a file in it",
+    errno.EACCES: "ask its owner for the right to read it",
+}
 _TIME: Final = slice(8 - RECORD_BYTES, 16 - RECORD_BYTES)  # of the last record
 
 
@@ -57,14 +64,14 @@ class Reader:
     def __init__(self, source: str | os.PathLike[str] | BinaryIO) -> None:
         """Reads the header. A path is opened here, and closed by close() or at the end of frames()."""
         if isinstance(source, (str, os.PathLike)):
-            self.name = os.fspath(source)
+            self.name = shown(os.fspath(source))
             try:
                 self._file: BinaryIO = Path(source).open("rb")  # noqa: SIM115 # close() closes it
             except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-                raise RecordingError(f"cannot read {self.name}: {_reason(error)}") from error
+                raise self._unreadable(error) from error
             self._owned = True
         else:
-            self.name = str(getattr(source, "name", "the recording"))
+            self.name = shown(str(getattr(source, "name", "the recording")))
             self._file = source
             self._owned = False
         self.trailer: dict[str, Any] | None = None
@@ -83,11 +90,15 @@ class Reader:
             self.header = self._read_header()
         except OSError as error:
             self.close()
-            raise RecordingError(f"cannot read {self.name}: {_reason(error)}") from error
+            raise self._unreadable(error) from error
         except RecordingError as error:
             self.close()
             raise RecordingError(f"cannot read {self.name}: {error.cause}", error.remedy) from None
         self._byte_order: ByteOrder = self.header["byte_order"]
+
+    def _unreadable(self, error: OSError | ValueError) -> RecordingError:
+        remedy = _REMEDIES.get(getattr(error, "errno", None) or 0)
+        return RecordingError(f"cannot read {self.name}: {_reason(error)}", remedy)
 
     def close(self) -> None:
         """Closes the file, where the constructor opened it."""

@@ -64,8 +64,9 @@ def recording(tmp_path: Path) -> Path:
         (["report", "a", "b"], "unrecognized arguments: b"),
         (["report", "a", "--x\ny"], r"unrecognized arguments: --x\ny"),
         (["doctor", "x"], "unrecognized arguments: x"),
-        (["report", "missing"], "cannot read missing: no such file or directory"),
-        (["report", "."], "cannot read .: is a directory"),
+        (["report", "missing"], "cannot read missing: no such file or directory (name a file that"),
+        (["report", "."], "cannot read .: is a directory (name a file in it)"),
+        (["report", "a\x1b[31m\nb"], r"cannot read a\x1b[31m\nb: no such file or directory"),
     ],
 )
 def test_every_mistake_is_one_line_and_125(
