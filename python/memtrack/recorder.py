@@ -102,7 +102,7 @@ class Tracker:
         if self._recording is not None or self._probes is not None:
             raise UsageError("a tracker can be entered once", "make another")
         self._probes = loader.load(
-            features.probe(),
+            features.probe(kallsyms=features.KALLSYMS if self._rmap else None),
             rmap=self._rmap,
             ring_bytes=self._ring_bytes,
             detail=self._detail,
