@@ -15,6 +15,9 @@ _KEPT = 2
 
 def views(reader: Reader) -> Generator[memoryview, None, None]:
     """reader.views(), made by another thread; each is good until the next is asked for."""
+    if reader.waits:  # a thread that waits could not be stopped
+        yield from reader.views()
+        return
     wanted = threading.Semaphore(_KEPT)
     made: queue.SimpleQueue[memoryview | BaseException | None] = queue.SimpleQueue()
     stopping = False

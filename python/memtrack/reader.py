@@ -111,6 +111,11 @@ class Reader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def waits(self) -> bool:
+        """Whether reading may wait for a writer, as it does with a pipe."""
+        return not self._file.seekable()
+
     def seek(self, from_ns: int) -> None:
         """Before frames() or views(): has them start where all of `from_ns` or later follows, if that can be found.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 
 import pytest
@@ -77,6 +78,19 @@ def test_a_failure_is_raised_where_frames_are_taken() -> None:
     with pytest.raises(KeyError, match="broken"):
         list(readahead.views(Reader(Broken(DATA))))
     assert threads() == []
+
+
+def test_a_pipe_is_read_in_one_thread() -> None:
+    """A thread that waits for a writer could be waited for without end, whatever else happens."""
+    readable, writable = os.pipe()
+    os.write(writable, DATA[:-1])
+    with os.fdopen(readable, "rb", buffering=0) as file:
+        reader = Reader(file)
+        views = readahead.views(reader)
+        assert next(views) == FRAMES[0]
+        assert threads() == []
+        views.close()
+    os.close(writable)
 
 
 def test_a_system_that_gives_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
