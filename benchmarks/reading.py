@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks import programs, sample, watch
+from benchmarks import sample, watch
 from benchmarks.ratios import Spread, ratios
 from benchmarks.sample import RECORDS, Sample
 from memtrack.tracefile import Writer
@@ -63,7 +63,7 @@ def _write(of: Sample, path: Path, laps: int) -> None:
 
 
 def _run(command: list[str]) -> watch.Took:
-    took = watch.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=programs.ROOT)
+    took = watch.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     if took.status:
         raise subprocess.CalledProcessError(took.status, command)
     return took

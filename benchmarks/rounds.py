@@ -88,7 +88,7 @@ def _measure(contender: Contender, workload: Workload, place: Place) -> Measurem
         if workload.pinned and len(cpus) > 1:
             os.sched_setaffinity(0, cpus - {max(cpus)})
         try:
-            took = watch.run(command, stdout=stdout, stderr=stderr, cwd=programs.ROOT)
+            took = watch.run(command, stdout=stdout, stderr=stderr)
         finally:
             os.sched_setaffinity(0, cpus)
     if not figures.exists() or not figures.stat().st_size:
