@@ -171,7 +171,7 @@ def suite_on(rows: Matrix, kernel: Kernel, options: argparse.Namespace) -> resul
     with results_folder(kernel.name) as folder:
         with (
             prepared(rows, kernel, command, options.add, folder, options) as (guest, release),
-            (folder / "output.log").open("wb") as log,
+            (folder / "output.log").open("wb", buffering=0) as log,
         ):
             outcome = guest.run(log.write, log.write, options.timeout or SUITE_TIMEOUT_S)
         results.unpack(outcome.results, folder)

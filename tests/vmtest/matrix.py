@@ -44,7 +44,7 @@ class Kernel:
     rss: str
     rmap: str
     boot: str = ""
-    memory_mib: int = 1024
+    memory_mib: int = 2048
     processors: int = 2
     ci: bool = False
 

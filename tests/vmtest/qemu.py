@@ -55,7 +55,7 @@ class Guest:
     initrd: Path
     console_log: Path
     boot: str = ""
-    memory_mib: int = 1024
+    memory_mib: int = 2048
     processors: int = 2
     accelerator: str = ACCELERATOR
 
