@@ -84,7 +84,7 @@ def create(path: str | os.PathLike[str], invoker: Invoker, *, overwrite: bool = 
     """Makes `path` with the rights of `invoker`.
 
     The last part of the path is never followed where it is a link. What exists is only replaced where `overwrite` says
-    so and it is a regular file. Not for use while other threads depend on the effective user id.
+    so and it is a regular file.
     """
     path = Path(path)
     try:
@@ -121,16 +121,29 @@ def _shown(path: Path) -> str:
 
 @contextmanager
 def _rights_of(invoker: Invoker) -> Iterator[None]:
+    """What this thread does to files is done as the user. Other threads go on as they were, with root's capabilities:
+    so it is the file system's ids that change, since seteuid(2) is for the whole process."""
     if invoker.is_self:
         yield
         return
     groups, gid, uid = os.getgroups(), os.getegid(), os.geteuid()
     try:
+        # Adds no right that anybody lacks meanwhile.
         os.setgroups(invoker.groups)
-        os.setegid(invoker.gid)
-        os.seteuid(invoker.uid)
+        _set_file_system_ids(invoker.uid, invoker.gid)
         yield
     finally:
-        os.seteuid(uid)
-        os.setegid(gid)
+        _set_file_system_ids(uid, gid)
         os.setgroups(groups)
+
+
+def _set_file_system_ids(uid: int, gid: int) -> None:
+    """Raises PermissionError where this process may not."""
+    import ctypes  # only under sudo is it worth its time
+
+    libc = ctypes.CDLL(None)
+    for change, wanted in ((libc.setfsgid, gid), (libc.setfsuid, uid)):
+        change(ctypes.c_uint32(wanted))
+        # It tells what was before, and never of a failure; -1 changes nothing.
+        if change(ctypes.c_uint32(-1)) & 0xFFFFFFFF != wanted:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))

@@ -157,6 +157,38 @@ def test_a_recorder_inside_has_no_rights_left(home: Path) -> None:
         assert done.err.startswith("memtrack: cannot load BPF object: operation not permitted (")
 
 
+def test_acting_as_the_user_is_one_threads_matter() -> None:
+    # Another thread reads the BPF maps meanwhile, for which it needs root's capabilities.
+    code = f"""
+import threading
+from pathlib import Path
+from memtrack.invoker import Invoker
+from memtrack.output import _rights_of
+started, done = threading.Event(), threading.Event()
+thread = threading.Thread(target=lambda: (started.set(), done.wait()))
+thread.start()
+started.wait()
+def state(tid):
+    lines = Path(f"/proc/self/task/{{tid}}/status").read_text().splitlines()
+    return [line for line in lines if line.startswith(("Uid:", "Gid:", "Cap"))]
+before = state(thread.native_id), state(threading.get_native_id())
+with _rights_of(Invoker({USER}, {GROUP}, ({GROUP},), is_self=False)):
+    assert state(thread.native_id) == before[0]
+    assert state(threading.get_native_id())[0] == "Uid:\\t0\\t0\\t0\\t{USER}"
+assert (state(thread.native_id), state(threading.get_native_id())) == before
+done.set()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_root_that_may_not_act_as_the_user_does_not_act_as_root(home: Path) -> None:
+    for capability in ("setuid", "setgid"):
+        done = sudo("record", "-o", home / "r", "--", "true", within=[*CONFINE, "--drop", capability])
+        fails(done, 125, "cannot write .*/r: operation not permitted", "name another place")
+    assert not list(home.iterdir())
+
+
 @pytest.mark.parametrize(
     ("variable", "value"),
     [("SUDO_UID", "root"), ("SUDO_UID", "-1"), ("SUDO_UID", "4294967295"), ("SUDO_GID", ""), ("SUDO_GID", "1e3")],
