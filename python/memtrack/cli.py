@@ -186,6 +186,8 @@ def _record(options: argparse.Namespace) -> int:
         raise UsageError("no command to record", "put it after --, as in: record -- make -j2")
     if options.summary and options.output is not None:
         raise UsageError("--summary makes no recording", "leave out -o, or --summary")
+    if options.summary and options.rmap:
+        raise UsageError("--summary has no rmap layer", "leave out --rmap, or --summary")
     path = f"memtrack.{os.getpid()}.zst" if options.output is None else options.output
     if not options.summary and options.json is not None and Path(options.json).absolute() == Path(path).absolute():
         raise UsageError("the recording and the report cannot be one file", "name two with -o and --json")

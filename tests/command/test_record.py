@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -159,41 +160,70 @@ def test_after_the_command_everything_is_its_own(arguments: list[str], command: 
     assert Path("r").exists()
 
 
-# A ring of one page: no command line asks for one, and a test need not move gigabytes.
-SMALL_RING = """
-import sys
-from memtrack import cli, recorder
-recorder.RING_BYTES = 1
-sys.exit(cli.main())
-"""
 # Faults one page after the other without leaving the kernel alone for long.
 FAULTS = (sys.executable, "-c", "import mmap; m = mmap.mmap(-1, 64 << 20)\nfor i in range(0, 64 << 20, 4096): m[i] = 1")
 
 
-def small(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", SMALL_RING, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
-
-
 def test_lost_events_are_told_and_strict_makes_them_a_failure() -> None:
-    done = small("record", "-o", "r", "--", *FAULTS)
-    assert done.returncode == 0, done.stderr
+    # A ring of one page has room for a moment's faults.
+    small = ["--ring-size", str(os.sysconf("SC_PAGESIZE"))]
+    done = run("record", *small, "-o", "r", "--", *FAULTS)
+    assert done.code == 0, done
     data = report(Path("r"))
     assert data["complete"]
     assert data["lost_events"] > 0
-    assert f"{data['lost_events']:,} events" in done.stderr
+    assert f"{data['lost_events']:,} events" in done.err
     # Figures start anew from the kernel's after the loss, so the whole of it is in the peak all the same.
     assert data["peak"]["rss_bytes"] > 64 << 20
 
-    done = small("record", "--strict", "-o", "s", "--", *FAULTS)
-    assert done.returncode == 125
-    assert done.stderr.splitlines()[-1].startswith("memtrack: ")
-    assert "events were lost (" in done.stderr.splitlines()[-1]
+    done = run("record", *small, "--strict", "-o", "s", "--", *FAULTS)
+    assert done.code == 125
+    assert re.fullmatch(r"memtrack: \d+ events were lost \(.+\)", done.err.splitlines()[-1])
     assert report(Path("s"))["complete"]
 
 
 def test_strict_is_content_where_nothing_is_lost() -> None:
     assert run("record", "--strict", "-o", "r", "--", "sh", "-c", "exit 3").code == 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--ring-size", "0"],
+        ["--ring-size", "-1"],
+        ["--ring-size", "x"],
+        ["--ring-size", "5000"],
+        ["--ring-size", "1e6"],
+        ["--ring-size", "2GiB"],
+        ["--max-processes", "0"],
+        ["--max-processes", "99999999999999"],
+        ["--max-processes", "many"],
+        ["--resolution", ""],
+        ["--resolution", "0"],
+        ["--resolution", "99999999999999999999GiB"],
+        ["--resolution", "1 fortnight"],
+        ["--summary", "--resolution", "1ms"],
+        ["--summary", "--rmap"],
+        ["--summary", "-o", "r"],
+    ],
+)
+def test_values_that_make_no_sense_are_told_before_the_command_runs(options: list[str]) -> None:
+    fails(run("record", *options, "--", "touch", "ran"), 125, ".+", ".+")
+    fails(run("record", *options, "--json", "j", "--", "touch", "ran"), 125, ".+", ".+")
+    assert not left()
+
+
+def test_a_summary_leaves_the_report_alone() -> None:
+    done = run("record", "--summary", "--", "sh", "-c", "echo theirs; exit 3")
+    assert (done.code, done.out) == (3, "theirs\n")
+    assert "recording:" not in done.err
+    assert not left()
+    assert run("record", "--summary", "--json", "j", "--", "sh", "-c", "exit 3").code == 3
+    assert left() == {"j"}
+    data = json.loads(Path("j").read_bytes())
+    assert data["status"]["exit_code"] == 3
+    assert data["peak"]["rss_bytes"] > 0
+    assert [process["comm"] for process in data["processes"]] == ["sh"]
 
 
 # Its parent ends at once; it has a session and a process group of its own.
