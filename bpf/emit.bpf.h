@@ -58,7 +58,7 @@ static __noinline __s64 sync_member(struct space *space, __u32 member, struct ta
     for (int attempt = 0; attempt < TOTALS_ATTEMPTS; attempt++) {
         word = figure_word(space, member);
         pages = counter_pages(mm, member);
-        if (!settings.totals)
+        if (!settings.totals || torn_down_at(mm))
             break;
         before = attempt ? before : pages_of(word);
         change += pages - pages_of(word);
@@ -95,7 +95,11 @@ static __always_inline void emit_sync(struct space *space, struct task_struct *o
     for (__u32 member = 0; member < EVENT_MEMBERS; member++)
         fill_figure(&e[member], EVENT_TYPE_SYNC, space->pid, acting_tid(), now, member,
                     sync_member(space, member, own, now));
-    bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
+    /* A walk can be overtaken by the end of the process that it is at. */
+    if (torn_down_at(*(volatile __u64 *)&space->mm))
+        bpf_ringbuf_discard(e, BPF_RB_NO_WAKEUP);
+    else
+        bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
 }
 
 /* Whether the records do not tell everything, so that what the kernel kept must be told as well. */

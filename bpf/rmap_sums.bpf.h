@@ -90,6 +90,10 @@ static __noinline void rmap_restart(struct space *space, struct task_struct *own
         if (running && settings.counters_are_percpu)
             for (__u32 member = 0; member < EVENT_MEMBERS; member++)
                 settled = settled && sums->pages[member] == counter_pages(mm, member);
+        if (torn_down_at(mm)) {
+            bpf_ringbuf_discard(e, BPF_RB_NO_WAKEUP);
+            return;
+        }
         if (settled && undisturbed(sums, done)) {
             bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
             return;
@@ -105,53 +109,62 @@ static __noinline void rmap_restart(struct space *space, struct task_struct *own
 
 #define RMAP_MEMBERS 3 /* without swap */
 
+/* How often to look for an instant at which nobody is in between; as long as a change takes, about. */
+#define RESUME_SPINS 64
+
+/* The figures, and what is missing to the sums. False if somebody came in between. */
+static __noinline bool resume_once(struct space *space, struct rmap_sums *sums)
+{
+    __u32 pid = space->pid, tid = acting_tid(), next = EVENT_MEMBERS;
+    __u64 mm = READ_NOW(space->mm), done, now = bpf_ktime_get_ns();
+    struct event *e;
+
+    done = READ_NOW(sums->done);
+    for (int spin = 0; spin < RESUME_SPINS && !undisturbed(sums, done); spin++)
+        done = READ_NOW(sums->done);
+    e = bpf_ringbuf_reserve(&ring, (EVENT_MEMBERS + RMAP_MEMBERS) * sizeof(*e), 0);
+    if (!e)
+        return false;
+#pragma unroll
+    for (__u32 member = 0; member < EVENT_MEMBERS; member++) {
+        __s64 pages = sync_member(space, member, 0, now);
+
+        pages = pages < 0 ? 0 : pages;
+        fill_figure(&e[member], EVENT_TYPE_SYNC, pid, tid, now, member, pages);
+        if (member == EVENT_MEMBER_SWAP)
+            continue;
+        fill(&e[next], EVENT_TYPE_RMAP, pid, tid, now);
+        e[next].rmap.member = member;
+        e[next].rmap.delta_pages = READ_NOW(sums->pages[member]) - pages;
+        next++;
+    }
+    if (torn_down_at(mm)) {
+        bpf_ringbuf_discard(e, BPF_RB_NO_WAKEUP);
+        return true;
+    }
+    if (!undisturbed(sums, done)) {
+        bpf_ringbuf_discard(e, BPF_RB_NO_WAKEUP);
+        return false;
+    }
+    bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
+    return true;
+}
+
 /*
  * Absolute figures of an address space that has a base: the counters for the rss layer, and what takes the rmap layer,
- * which restarts with every SYNC, from them to its own sums.
+ * which restarts with every SYNC, from them to its own sums. If it never holds still, because many CPUs change pages of
+ * it, that is a loss as if there were no room, and the recorder asks again.
  */
 static __noinline void rmap_resume(struct space *space)
 {
     struct rmap_sums *sums = rmap_sums_of(space);
-    __u32 pid = space->pid, tid = acting_tid();
-    __u64 now, done;
-    struct event *e;
 
     if (!sums)
         return;
-    for (int attempt = 0; attempt < RMAP_SYNC_ATTEMPTS; attempt++) {
-        __u32 next = EVENT_MEMBERS;
-
-        done = READ_NOW(sums->done);
-        now = bpf_ktime_get_ns();
-        e = bpf_ringbuf_reserve(&ring, (EVENT_MEMBERS + RMAP_MEMBERS) * sizeof(*e), 0);
-        if (!e) {
-            TALLY(lost_lifecycle, EVENT_MEMBERS + RMAP_MEMBERS);
+    for (int attempt = 0; attempt < RMAP_SYNC_ATTEMPTS; attempt++)
+        if (resume_once(space, sums))
             return;
-        }
-#pragma unroll
-        for (__u32 member = 0; member < EVENT_MEMBERS; member++) {
-            __s64 pages = sync_member(space, member, 0, now);
-
-            pages = pages < 0 ? 0 : pages;
-            fill_figure(&e[member], EVENT_TYPE_SYNC, pid, tid, now, member, pages);
-            if (member == EVENT_MEMBER_SWAP)
-                continue;
-            fill(&e[next], EVENT_TYPE_RMAP, pid, tid, now);
-            e[next].rmap.member = member;
-            e[next].rmap.delta_pages = READ_NOW(sums->pages[member]) - pages;
-            next++;
-        }
-        if (undisturbed(sums, done)) {
-            bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
-            return;
-        }
-        if (attempt == RMAP_SYNC_ATTEMPTS - 1) {
-            TALLY(sums_unsettled, 1);
-            bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
-            return;
-        }
-        bpf_ringbuf_discard(e, BPF_RB_NO_WAKEUP);
-    }
+    TALLY(lost_lifecycle, EVENT_MEMBERS + RMAP_MEMBERS);
 }
 
 /* The figures that an address space begins with, as the fork copied them or the exec placed them. */

@@ -41,15 +41,6 @@ static __always_inline struct space *space_of(__u64 mm)
     return 0;
 }
 
-/*
- * The address space is being torn down: its last user is gone, and what remains is the kernel giving pages back. That
- * is not a series of samples; EXIT or EXEC says it in one.
- */
-static __always_inline bool torn_down(struct mm_struct *mm)
-{
-    return mm->mm_users.counter == 0;
-}
-
 static __always_inline void sharers_add(__u64 mm, __u32 tgid)
 {
     struct sharer_slot key = {.mm = mm};
