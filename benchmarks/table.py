@@ -57,9 +57,9 @@ def rows(series: Sequence[Series]) -> list[dict[str, Any]]:
     perf = _times(by_contender, PERF, "time_ns")
     perf_added = added(perf, base)
     if any(cost < _VISIBLE * time for cost, time in zip(perf_added, base, strict=False)):
-        perf_added = []
+        perf_added = []  # and what is compared with even less goes too
     empty_added = added(_times(by_contender, EMPTY, "time_ns"), base)
-    floor = statistics.median(empty_added) if empty_added else 0.0
+    floor = statistics.median(empty_added) if empty_added and perf_added else 0.0
     return [_row(one, base, base_wall, perf_added, floor) for one in series]
 
 
