@@ -197,6 +197,7 @@ def huge_pages() -> Iterator[Values]:
         raise UnavailableError("the kernel has no transparent huge pages")
     wanted = "madvise" if _choice(HUGE_PAGES / "enabled") == "never" else _choice(HUGE_PAGES / "enabled")
     with _settings(HUGE_PAGES, enabled=wanted, defrag="madvise"):
+        _write(Path("/proc/sys/vm/compact_memory"), "1")
         yield {}
 
 

@@ -24,6 +24,7 @@ class Point:
     swap: int
     shmem: int
     threads: int
+    """Those that use its memory, whichever process they belong to."""
     from_ns: int
     ns: int
     source: str

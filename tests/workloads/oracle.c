@@ -160,7 +160,7 @@ static void begin_point(const char *point, pid_t pid, const struct figures *foun
     put_number("hugetlb", found->hugetlb);
     put_number("zero", found->zero);
     put_number("special", found->special);
-    put_number("threads", counters->threads);
+    put_number("threads", counters->threads + (reported_pid ? 1 : 0)); /* that other process's */
     put(", \"counters\": {\"unit\": \"pages\"");
     put_number("file", counters->file);
     put_number("anon", counters->anon);
