@@ -223,7 +223,9 @@ def run_if_stale(stamp: Path, inputs: Iterable[Path], outputs: Iterable[Path], *
     # A stamp must never vouch for outputs of a build that broke off.
     stamp.unlink(missing_ok=True)
     for command in commands:
-        print(f"build.py: {Path(command[0]).name} {os.path.relpath(command[command.index('-o') + 1], ROOT)}", flush=True)
+        print(
+            f"build.py: {Path(command[0]).name} {os.path.relpath(command[command.index('-o') + 1], ROOT)}", flush=True
+        )
         try:
             subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
         except FileNotFoundError as error:
