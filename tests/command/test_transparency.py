@@ -59,7 +59,7 @@ def test_what_else_a_process_inherits(recording: Path) -> None:
 
 
 def test_what_else_a_process_inherits_where_it_is_not_usual(recording: Path, tmp_path: Path) -> None:
-    script = f"umask 0137; ulimit -n 100; ulimit -c 0; cd {tmp_path}; "
+    script = f"umask 0137; ulimit -n 250; ulimit -c 0; cd {tmp_path}; "
     unusual = ["nice", "-n", "5", "sh", "-c", f'{script} exec "$@"', "sh"]
     bare = subprocess.run([*unusual, "sh", "-c", STATE], stdin=subprocess.DEVNULL, capture_output=True, check=True)
     recorded = run("record", "-o", recording, "--", "sh", "-c", STATE, within=unusual)
