@@ -95,6 +95,11 @@ class Consumer:
             if thread.ident is not None:  # None: it was never started
                 thread.join()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a thread may still use the ring and the probes."""
+        return any(thread.is_alive() for thread in self._threads)
+
     def mark(self, time_ns: int, record: bytes) -> None:
         """Puts a record where its time belongs; from any thread."""
         self._marks.append((time_ns, record))

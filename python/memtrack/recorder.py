@@ -7,6 +7,7 @@ import platform
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import asdict
 from types import TracebackType
@@ -97,6 +98,7 @@ class Tracker:
         self._file: BinaryIO | None = None
         self._writer: Writer | None = None
         self._write_failure: MemtrackError | None = None
+        self._end_failure: MemtrackError | None = None
 
     def __enter__(self) -> Tracker:
         if self._recording is not None or self._probes is not None:
@@ -122,20 +124,30 @@ class Tracker:
         except BaseException:
             self._unload()
             raise
+        _of_this_process.add(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        assert self._probes is not None
+        if self._probes is None:  # a fork's child comes by
+            return
+        left = 0
         try:
-            self._probes.detach_all_but_iterators()
-            if not self._detail.every_event:
-                self._probes.sync()  # what lives on has its last figures and its peak
-            self._consumer.stop(self._last_records)
+            try:
+                self._probes.detach_all_but_iterators()
+                if not self._detail.every_event:
+                    self._probes.sync()  # what lives on has its last figures and its peak
+            finally:
+                # Always: its threads use what is unloaded next.
+                self._consumer.stop(self._last_records)
             left = self._probes.tally().members
+        except MemtrackError as failure:
+            self._end_failure = failure
         finally:
-            self._unload()
+            # Interrupted while it waited for the threads, it leaves them what they use until the process ends.
+            if not self._consumer.is_running:
+                self._unload()
         self._finish(left)
         if self._failure is not None and error is None:
             raise self._failure
@@ -291,7 +303,7 @@ class Tracker:
 
     @property
     def _failure(self) -> BaseException | None:
-        return self._write_failure or self._consumer.failure
+        return self._write_failure or self._consumer.failure or self._end_failure
 
     def _unload(self) -> None:
         if self._ring is not None:
@@ -299,6 +311,19 @@ class Tracker:
         if self._probes is not None:
             self._probes.close()
         self._probes = self._ring = None
+
+
+# Those that are entered, or were.
+_of_this_process: weakref.WeakSet[Tracker] = weakref.WeakSet()
+
+
+def _forsake_in_child() -> None:
+    """A fork of the process that tracks must not keep the probes attached when that has ended."""
+    for tracker in _of_this_process:
+        tracker._unload()
+
+
+os.register_at_fork(after_in_child=_forsake_in_child)
 
 
 def record(

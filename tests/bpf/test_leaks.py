@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memtrack import CommandError, Tracker
+from memtrack import CommandError, Tracker, UsageError
 from tests.command.invocation import bpf_objects_of, gone, start, until
 
 pytestmark = pytest.mark.bpf
@@ -51,6 +51,37 @@ def test_a_recorder_that_is_killed_leaves_none(tmp_path: Path) -> None:
     gone(held)
     os.kill(child, 0)
     os.kill(child, 9)
+
+
+def test_a_fork_of_the_process_that_tracks_keeps_none_alive() -> None:
+    reader, writer = os.pipe()
+    with Tracker() as tracker:
+        held = bpf_objects_of()
+        child = os.fork()
+        if not child:
+            os.close(writer)
+            clean = not bpf_objects_of()
+            with pytest.raises(UsageError, match="not entered"):
+                tracker.spawn(["true"])
+            os.read(reader, 1)  # until the parent is done
+            os._exit(0 if clean else 1)
+        os.close(reader)
+        assert tracker.spawn(["true"]).wait() == 0
+    gone(held)
+    os.close(writer)
+    assert os.waitpid(child, 0)[1] == 0
+    with tracker.recording as recording:
+        assert [process.comm for process in recording.processes] == ["true"]
+
+
+def test_a_fork_may_leave_the_block_too() -> None:
+    with Tracker() as tracker:
+        child = os.fork()
+    if not child:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    with tracker.recording as recording:
+        assert recording.complete
 
 
 MANY = """

@@ -252,3 +252,27 @@ def test_every_error_is_of_one_tree() -> None:
     assert all(
         issubclass(getattr(memtrack, name), MemtrackError) for name in memtrack.__all__ if name.endswith("Error")
     )
+
+
+def test_interrupted_twice_it_ends_by_the_interrupt_and_not_by_a_crash() -> None:
+    code = """
+import os, signal, threading, memtrack
+from memtrack.consumer import Consumer
+going_on = threading.Event()
+account = Consumer._account_losses
+def slow(self, *arguments, **options):
+    going_on.wait()
+    return account(self, *arguments, **options)
+Consumer._account_losses = slow
+try:
+    with memtrack.Tracker():
+        # The second comes while the block is left and its threads are waited for.
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        raise KeyboardInterrupt
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    going_on.set()
+    threading.Event().wait(0.5)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
