@@ -49,6 +49,26 @@ def known(tmp_path: Path) -> list[str]:
     return within
 
 
+def test_with_sudo_itself(home: Path, known: list[str], place: Path) -> None:
+    for name, mode, content in (
+        ("shadow", 0o640, "root:*:19000:0:99999:7:::\ntester:*:19000:0:99999:7:::\n"),
+        ("sudoers", 0o440, "tester ALL=(ALL:ALL) NOPASSWD: ALL\n"),
+    ):
+        (place / name).write_text(content)
+        (place / name).chmod(mode)
+        known += ["--bind", f"/etc/{name}={place / name}"]
+    within = [*known, "--uid", str(USER), "sudo", "-n"]
+    done = run(
+        "record", "-o", home / "r", "--", "sh", "-c", "id -un; id -Gn; echo $HOME; exit 3", within=within, cwd="/"
+    )
+    assert done.code == 3, done
+    name, groups, directory = done.out.splitlines()
+    assert (name, directory) == ("tester", "/home/tester")
+    assert "extra" in groups.split()
+    assert (home / "r").stat().st_uid == USER
+    assert report(home / "r")["complete"]
+
+
 def sudo(*arguments: Argument, within: Sequence[str] = (), **environment: str) -> Done:
     return run(*arguments, within=within, env={**os.environ, **SUDO, **environment}, cwd="/")
 

@@ -79,7 +79,10 @@ def test_root_without_what_recording_does_not_need(place: Path) -> None:
 
 
 def test_root_of_a_user_namespace_only(place: Path) -> None:
-    done = run("record", "-o", place / "r", "--", "true", within=["unshare", "--user", "--map-root-user"])
+    within = ["unshare", "--user", "--map-root-user"]
+    if subprocess.run([*within, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine gives no user namespaces (user.max_user_namespaces), so nobody can be root of one")
+    done = run("record", "-o", place / "r", "--", "true", within=within)
     fails(done, 125, "operation not permitted", "run in the initial user namespace")
     assert not list(place.iterdir())
 
