@@ -102,7 +102,8 @@ def _occupy_standard_descriptors() -> None:
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)
+            with suppress(OSError):  # a root directory without /dev
+                os.open(os.devnull, os.O_RDWR)
 
 
 def _end_by(name: str) -> int:
