@@ -36,6 +36,7 @@ _ORDER = struct.Struct("=4Q2Q")  # struct order of produce.bpf.c
 class _Tally:
     lost_ring: int
     lost_lifecycle: int = 0
+    left_out: int = 0
 
 
 class Producer:
@@ -43,10 +44,10 @@ class Producer:
 
     def __init__(self, of: Sample, *, drop_full: bool) -> None:
         self.ring_wakeup_bytes = RING_BYTES // 16
-        handle = ffi.new("struct probes **")
+        self._handle = ffi.new("struct probes **")
         image = Path(programs.bpf_object("produce")).read_bytes()
-        self._check(lib.probes__open(handle, image, len(image)))
-        self._probes = handle[0]
+        self._check(lib.probes__open(self._handle, image, len(image)))
+        self._probes = self._handle[0]
         self._check(lib.probes__autoload(self._probes, b"produce"))
         self._check(lib.probes__resize(self._probes, b"ring", RING_BYTES))
         self._check(lib.probes__load(self._probes))
@@ -79,12 +80,12 @@ class Producer:
     def skipped(self) -> int:
         return 0
 
-    def sync(self) -> None:
-        pass
+    def sync(self, *, last: bool = False) -> bool:  # noqa: ARG002 # the probes' signature
+        return True
 
     def close(self) -> None:
         self._orders.close()
-        lib.probes__close(self._probes)
+        lib.probes__close(self._handle)
 
 
 def measure(quick: bool) -> list[dict[str, Any]]:

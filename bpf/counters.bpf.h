@@ -216,16 +216,7 @@ static __always_inline __s64 counter_pages(__u64 mm, __u32 member)
     return settings.counters_are_percpu ? percpu_sum(mm, member) : atomic_sum(mm, member);
 }
 
-/*
- * The address space is being torn down: its last user is gone, and what remains is the kernel giving pages back. That
- * is not a series of samples; EXIT or EXEC says it in one.
- */
-static __always_inline bool torn_down(struct mm_struct *mm)
-{
-    return mm->mm_users.counter == 0;
-}
-
-/* The same for the address space at this address, after its counters were read: whether they can be believed. */
+/* After the counters at this address were read: whether the kernel was taking them down, so that they say nothing. */
 static __always_inline bool torn_down_at(__u64 mm)
 {
     int users = 0;

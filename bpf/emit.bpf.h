@@ -20,13 +20,38 @@ static __always_inline void fill_figure(struct event *event, __u8 type, __u32 pi
     event->rss.size_bytes = counter_bytes(pages);
 }
 
+/*
+ * After a loss the first that fits is a LOST: what stands behind it must not be added to figures that may have fallen
+ * meanwhile. How many were lost the consumer says. Returns false where it does not fit, so that nothing else does.
+ */
+static __noinline bool gap_told(void)
+{
+    __u32 zero = 0;
+    struct tally *counts = bpf_map_lookup_elem(&tally_map, &zero);
+    struct event *e;
+    __u64 lost;
+
+    if (!counts)
+        return true;
+    lost = *(volatile __u64 *)&counts->lost_ring + *(volatile __u64 *)&counts->lost_lifecycle;
+    if (lost == *(volatile __u64 *)&counts->lost_told)
+        return true;
+    e = bpf_ringbuf_reserve(&ring, sizeof(*e), 0);
+    if (!e)
+        return false;
+    fill(e, EVENT_TYPE_LOST, 0, 0, bpf_ktime_get_ns());
+    *(volatile __u64 *)&counts->lost_told = lost;
+    lifecycle_submit(e);
+    return true;
+}
+
 /* A record of RSS or RMAP, which leave the headroom free. */
 static __always_inline struct event *sample_reserve(__u64 *waiting)
 {
     struct event *e = 0;
 
     *waiting = bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA);
-    if (ring_has_room(*waiting))
+    if (ring_has_room(*waiting) && gap_told())
         e = bpf_ringbuf_reserve(&ring, sizeof(*e), 0);
     if (!e)
         TALLY(lost_ring, 1);
@@ -36,7 +61,7 @@ static __always_inline struct event *sample_reserve(__u64 *waiting)
 /* A record that must not be lost for want of room: it may use the headroom that RSS and RMAP leave. */
 static __always_inline struct event *lifecycle_reserve(__u8 type, __u32 pid)
 {
-    struct event *e = bpf_ringbuf_reserve(&ring, sizeof(*e), 0);
+    struct event *e = gap_told() ? bpf_ringbuf_reserve(&ring, sizeof(*e), 0) : 0;
 
     if (e)
         fill(e, type, pid, acting_tid(), bpf_ktime_get_ns());
@@ -45,28 +70,12 @@ static __always_inline struct event *lifecycle_reserve(__u8 type, __u32 pid)
     return e;
 }
 
-/* How often a sum that others keep overtaking is taken again; with each attempt one of them has come to an end. */
-#define TOTALS_ATTEMPTS 3
-
 /* One figure as it is now, in pages, to which one thread may add what it keeps to itself; the totals get it too. */
 static __noinline __s64 sync_member(struct space *space, __u32 member, struct task_struct *own, __u64 now)
 {
-    /* Out of the map it is a number, which functions of their own take. */
-    __u64 mm = *(volatile __u64 *)&space->mm, word;
-    __s64 pages = 0, change = 0, before = 0;
+    __u64 mm = *(volatile __u64 *)&space->mm; /* out of the map it is a number, which functions of their own take */
+    __s64 pages = settings.totals ? totals_settle(space->place, member, now) : counter_pages(mm, member);
 
-    for (int attempt = 0; attempt < TOTALS_ATTEMPTS; attempt++) {
-        word = figure_word(space, member);
-        pages = counter_pages(mm, member);
-        if (!settings.totals || torn_down_at(mm))
-            break;
-        before = attempt ? before : pages_of(word);
-        change += pages - pages_of(word);
-        if (figure_move(space, member, word, pages))
-            break;
-    }
-    if (settings.totals)
-        totals_carry(space, member, change, before, now);
     if (settings.coarse)
         space->told_pages[member & 3] = pages;
     if (!settings.counters_are_percpu)
@@ -80,12 +89,18 @@ static __noinline __s64 sync_member(struct space *space, __u32 member, struct ta
  */
 static __always_inline void emit_sync(struct space *space, struct task_struct *own)
 {
-    __u64 now = bpf_ktime_get_ns();
+    __u64 now = bpf_ktime_get_ns(), mm = *(volatile __u64 *)&space->mm;
     struct event *e;
 
     if (!settings.sums_known)
         return;
-    e = bpf_ringbuf_reserve(&ring, EVENT_MEMBERS * sizeof(*e), 0);
+    /* Where no events follow, a figure of now would stand for what the process holds until it ends. */
+    if (!settings.every_event && !settings.coarse) {
+        for (__u32 member = 0; member < EVENT_MEMBERS; member++)
+            sync_member(space, member, own, now);
+        return;
+    }
+    e = gap_told() ? bpf_ringbuf_reserve(&ring, EVENT_MEMBERS * sizeof(*e), 0) : 0;
     if (!e) {
         TALLY(lost_lifecycle, EVENT_MEMBERS);
         for (__u32 member = 0; member < EVENT_MEMBERS; member++)
@@ -95,11 +110,11 @@ static __always_inline void emit_sync(struct space *space, struct task_struct *o
     for (__u32 member = 0; member < EVENT_MEMBERS; member++)
         fill_figure(&e[member], EVENT_TYPE_SYNC, space->pid, acting_tid(), now, member,
                     sync_member(space, member, own, now));
-    /* A walk can be overtaken by the end of the process that it is at. */
-    if (torn_down_at(*(volatile __u64 *)&space->mm))
+    /* A walk can be overtaken by the end of the process that it is at: EXIT or EXEC says so. */
+    if (!mm || *(volatile __u64 *)&space->mm != mm || torn_down_at(mm))
         bpf_ringbuf_discard(e, BPF_RB_NO_WAKEUP);
     else
-        bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
+        lifecycle_submit(e);
 }
 
 /* Whether the records do not tell everything, so that what the kernel kept must be told as well. */
@@ -123,7 +138,7 @@ static __noinline void emit_totals(struct space *space)
 
     if (!totals_wanted() || !all)
         return;
-    e = bpf_ringbuf_reserve(&ring, 2 * EVENT_MEMBERS * sizeof(*e), 0);
+    e = gap_told() ? bpf_ringbuf_reserve(&ring, 2 * EVENT_MEMBERS * sizeof(*e), 0) : 0;
     if (!e) {
         TALLY(lost_lifecycle, 2 * EVENT_MEMBERS);
         return;
@@ -133,7 +148,7 @@ static __noinline void emit_totals(struct space *space)
         pages[member] = pages_of(figure_word(space, member));
     now = bpf_ktime_get_ns();
     bpf_spin_lock(&all->lock);
-    rise(&space->peak, space->resident, pages, space->rose_ns ?: now, 0);
+    rise(&space->peak, pages, space->rose_ns ?: now, 0);
     peak = space->peak;
     bpf_spin_unlock(&all->lock);
 #pragma unroll
@@ -142,7 +157,7 @@ static __noinline void emit_totals(struct space *space)
         e[member].peak.at_ns = peak.at_ns;
         fill_figure(&e[EVENT_MEMBERS + member], EVENT_TYPE_SYNC, pid, tid, now, member, pages[member]);
     }
-    bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
+    lifecycle_submit(e);
 }
 
 #endif

@@ -13,17 +13,28 @@
 /* include/linux/sched.h; a kernel thread may borrow an address space for a while. */
 #define PF_KTHREAD 0x00200000
 
-static __always_inline bool process_add(__u32 tgid, __u64 mm, __u32 pid, __u32 state)
+/* UAPI, asm-generic/errno-base.h. */
+#define EEXIST 17
+
+/*
+ * Returns 0 where there is no room, which counts unless it is tried again and again, or where the process is known
+ * already: a child may be adopted while it is forked.
+ */
+static __noinline struct process *process_add(__u32 tgid, __u64 mm, __u32 pid, __u32 state, bool once)
 {
     struct process fresh = {.mm = mm, .pid = pid, .state = state};
+    long error = bpf_map_update_elem(&processes, &tgid, &fresh, BPF_NOEXIST);
 
-    if (bpf_map_update_elem(&processes, &tgid, &fresh, BPF_ANY)) {
-        TALLY(processes_full, 1);
-        return false;
+    if (error) {
+        if (error != -EEXIST && once)
+            TALLY(processes_full, 1);
+        else if (error != -EEXIST)
+            TALLY(put_off, 1);
+        return 0;
     }
     if (state == PROCESS_MEMBER)
         TALLY(members, 1);
-    return true;
+    return process_of(tgid);
 }
 
 /*
@@ -35,7 +46,7 @@ int BPF_PROG(task_newtask, struct task_struct *child, __u64 clone_flags)
 {
     __u32 tgid = child->tgid, pid;
     __u64 mm = as_number(child->mm);
-    struct process *parent;
+    struct process *parent, *process;
     struct control *ctl;
     struct space *space;
     struct event *e;
@@ -46,26 +57,29 @@ int BPF_PROG(task_newtask, struct task_struct *child, __u64 clone_flags)
     if (!parent) {
         ctl = control();
         if (ctl && ctl->spawner_tid && ctl->spawner_tid == acting_tid())
-            process_add(tgid, 0, shown_pid(child), PROCESS_PENDING);
+            process_add(tgid, 0, shown_pid(child), PROCESS_PENDING, true);
         return 0;
     }
     if (parent->state == PROCESS_PENDING || !mm)
         return 0;
     pid = shown_pid(child);
-    if (!process_add(tgid, mm, pid, PROCESS_MEMBER))
+    process = process_add(tgid, mm, pid, PROCESS_MEMBER, true);
+    if (!process)
         return 0;
     e = lifecycle_reserve(EVENT_TYPE_FORK, pid);
     if (e) {
         e->fork.parent_pid = parent->pid;
         e->fork.flags = clone_flags & CLONE_VM ? EVENT_FORK_SHARES_MM : 0;
-        bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
+        lifecycle_submit(e);
     }
-    if (clone_flags & CLONE_VM)
-        space = space_join(mm, tgid, pid);
+    if (!(clone_flags & CLONE_VM))
+        space = space_bring(process, mm, tgid);
     else
-        space = space_open(mm, tgid, pid);
+        space = space_join(mm, tgid) ? space_used_by(process) : 0;
     if (space)
         report_start(space, 0);
+    else if (!process->place)
+        TALLY(spaces_full, 1);
     return 0;
 }
 
@@ -75,38 +89,42 @@ int BPF_PROG(sched_process_exec, struct task_struct *task)
 {
     __u32 tgid = task->tgid, pid;
     struct process *process = process_of(tgid);
-    __u64 mm = as_number(task->mm), old_mm;
-    struct space *space;
+    __u64 mm = as_number(task->mm);
+    struct space *space, *old;
     struct event *e;
 
     if (!process)
         return 0;
     pid = process->pid;
-    old_mm = process->mm;
+    old = space_used_by(process);
     if (process->state == PROCESS_PENDING) {
         TALLY(members, 1);
         e = lifecycle_reserve(EVENT_TYPE_FORK, pid);
         if (e) {
             e->fork.parent_pid = shown_pid(task->real_parent);
             e->fork.flags = EVENT_FORK_SHARES_MM;
-            bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
+            lifecycle_submit(e);
         }
     }
-    if (old_mm)
-        space_conclude(old_mm, tgid);
+    space_conclude(old, tgid);
     e = lifecycle_reserve(EVENT_TYPE_EXEC, pid);
     if (e) {
         bpf_probe_read_kernel_str(e->exec.comm, sizeof(e->exec.comm), task->comm);
-        bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
+        lifecycle_submit(e);
     }
     process->state = PROCESS_MEMBER;
+    process->place = 0;
     process->mm = mm;
-    space = space_open(mm, tgid, pid);
+    if (old &&
+        !space_leave(old->place, tgid)) /* before the new one counts: the two together are no sum that ever was */
+        old = 0;
+    space = space_bring(process, mm, tgid);
     if (space)
         report_start(space, task);
-    space = old_mm ? space_leave(old_mm, tgid) : 0;
-    if (space)
-        report_again(space, false);
+    else
+        TALLY(spaces_full, 1);
+    if (old)
+        report_again(old, false);
     return 0;
 }
 
@@ -123,47 +141,122 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
     struct space *space;
     struct event *e;
     bool pending;
-    __u64 mm;
 
     if (!process || task->signal->live.counter)
         return 0;
     pid = process->pid;
-    mm = process->mm;
+    space = space_used_by(process);
     pending = process->state == PROCESS_PENDING;
     if (bpf_map_delete_elem(&processes, &tgid) || pending)
         return 0;
-    space_conclude(mm, tgid);
+    space_conclude(space, tgid);
     e = lifecycle_reserve(EVENT_TYPE_EXIT, pid);
     if (e) {
         e->exit.wait_status =
             task->signal->flags & SIGNAL_GROUP_EXIT ? task->signal->group_exit_code : task->group_leader->exit_code;
-        bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
+        lifecycle_submit(e);
     }
-    space = space_leave(mm, tgid);
+    if (space && !space_leave(space->place, tgid))
+        space = 0;
     TALLY(members, -1); /* after the sum of the tree has fallen: a peak has the number of processes then */
     if (space)
         report_again(space, false);
     return 0;
 }
 
+/*
+ * The process may exec or exit meanwhile. If its own hooks looked for it before it was added, then we find here that its
+ * last thread has gone, or, below, that it has another address space by now; otherwise they take care of it.
+ */
+static __noinline struct process *adopt_process(struct task_struct *task, __u32 tgid, __u64 mm, __u32 pid)
+{
+    struct process *process = process_add(tgid, mm, pid, PROCESS_MEMBER, false);
+
+    if (process && !task->signal->live.counter && !bpf_map_delete_elem(&processes, &tgid)) {
+        TALLY(members, -1);
+        return 0;
+    }
+    return process;
+}
+
+/* Where the process brings the address space into the tree in the middle of its life, rmap sums have no base yet. */
+static __always_inline void join_late(__u64 mm, __u32 tgid)
+{
+    __u32 place = space_join(mm, tgid);
+    struct space *space = place ? space_at(place - 1) : 0;
+
+    if (space)
+        rmap_forget(space);
+}
+
+static __always_inline void adopt_space(struct task_struct *task, struct process *process, __u32 tgid, __u64 mm)
+{
+    struct space *space;
+    __u64 now;
+
+    join_late(mm, tgid);
+    now = as_number(task->mm);
+    if (now == mm && task->signal->live.counter)
+        return;
+    space = space_of(mm);
+    if (space)
+        space_leave(space->place, tgid);
+    if (now && process->mm == mm)
+        process->mm = now;
+    if (now)
+        join_late(process->mm, tgid);
+}
+
+/* The record is reserved first, so that none of the process's own hooks comes before it. */
 static __always_inline void adopt(struct task_struct *task, __u32 tgid, __u64 mm)
 {
     __u32 pid = shown_pid(task);
-    struct space *space;
+    struct process *process;
     struct event *e;
 
-    if (!pid || !process_add(tgid, mm, pid, PROCESS_MEMBER))
+    if (!pid || !task->signal->live.counter)
         return;
-    TALLY(adopted, 1);
     e = lifecycle_reserve(EVENT_TYPE_ADOPT, pid);
-    if (e) {
+    if (!e) {
+        process = adopt_process(task, tgid, mm, pid);
+    } else {
         bpf_probe_read_kernel_str(e->adopt.comm, sizeof(e->adopt.comm), task->group_leader->comm);
         e->adopt.parent_pid = shown_pid(task->real_parent);
-        bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
+        process = adopt_process(task, tgid, mm, pid);
+        if (process)
+            lifecycle_submit(e);
+        else
+            bpf_ringbuf_discard(e, BPF_RB_NO_WAKEUP);
     }
-    space = space_join(mm, tgid, pid);
-    if (space)
-        rmap_forget(space);
+    if (!process)
+        return;
+    TALLY(adopted, 1);
+    adopt_space(task, process, tgid, mm);
+}
+
+/* What that takes, with what the ring adds to each sample: three times four records. */
+#define REPORT_BYTES 1024
+
+/* The figures of one address space, once a round; where the ring has no room for them now, in another walk. */
+static __always_inline void report(struct process *process, __u64 mm, __u32 tgid, struct control *ctl)
+{
+    struct space *space = space_of(mm);
+
+    /* There was no room for it, or nobody was left that it was remembered for. */
+    if (process->mm == mm && (!space || process->place != space->place + 1)) {
+        join_late(mm, tgid);
+        space = space_of(mm);
+    }
+    if (!space || space->sync_round == ctl->round)
+        return;
+    if (bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) + REPORT_BYTES > settings.ring_bytes) {
+        TALLY(put_off, 1);
+        return;
+    }
+    space->sync_round = ctl->round;
+    report_again(space, ctl->recount);
+    if (settings.every_event || settings.coarse || ctl->pass == ADOPT_LAST)
+        emit_totals(space);
 }
 
 /*
@@ -174,7 +267,7 @@ SEC("iter/task")
 int adopt_task(struct bpf_iter__task *ctx)
 {
     struct task_struct *task = ctx->task;
-    struct process *process;
+    struct process *process, *parent;
     struct control *ctl;
     struct space *space;
     __u32 tgid;
@@ -194,7 +287,8 @@ int adopt_task(struct bpf_iter__task *ctx)
             adopt(task, tgid, mm);
         break;
     case ADOPT_CHILDREN:
-        if (!process && process_of(task->real_parent->tgid))
+        parent = process ? 0 : process_of(task->real_parent->tgid);
+        if (parent && parent->state == PROCESS_MEMBER)
             adopt(task, tgid, mm);
         break;
     case ADOPT_CACHES:
@@ -209,12 +303,9 @@ int adopt_task(struct bpf_iter__task *ctx)
             space->cached[member] += settings.counters_are_percpu ? 0 : thread_cache(task, member);
         break;
     case ADOPT_SYNC:
-        space = process ? space_of(mm) : 0;
-        if (space && space->sync_round != ctl->round) {
-            space->sync_round = ctl->round;
-            emit_totals(space);
-            report_again(space, ctl->recount);
-        }
+    case ADOPT_LAST:
+        if (process && process->state == PROCESS_MEMBER)
+            report(process, mm, tgid, ctl);
         break;
     }
     return 0;

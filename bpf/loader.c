@@ -81,8 +81,11 @@ int probes__open(struct probes **out, const void *object, size_t size)
     return 0;
 }
 
-void probes__close(struct probes *probes)
+void probes__close(struct probes **handle)
 {
+    struct probes *probes = *handle;
+
+    *handle = NULL;
     if (!probes)
         return;
     listen_for(probes);

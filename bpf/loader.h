@@ -10,8 +10,8 @@ struct probes;
 
 /* Parses the object, which is copied. All programs start with autoload off. */
 int probes__open(struct probes **out, const void *object, size_t size);
-/* Detaches and unloads whatever is there, and frees it. Accepts NULL. */
-void probes__close(struct probes *probes);
+/* Detaches and unloads whatever is there, and frees it. Sets it to NULL, and may find it so. */
+void probes__close(struct probes **handle);
 
 int probes__autoload(struct probes *probes, const char *program);
 int probes__resize(struct probes *probes, const char *map, uint32_t max_entries);

@@ -15,6 +15,8 @@ struct process {
     __u64 mm;    /* 0 while pending */
     __u32 pid;   /* as shown */
     __u32 state; /* enum process_state */
+    __u32 place; /* which of the spaces it uses, and one: 0 is none */
+    __u32 zero;
 };
 
 enum process_state {
@@ -38,6 +40,7 @@ struct space {
     __s32 cached[4];  /* v5.5 to v6.1: what its threads keep to themselves, summed during a round */
     __u32 cache_round;
     __u32 shared;        /* has had further users */
+    __s64 forgotten;     /* users for which no slot was free */
     __u32 place;         /* which of the spaces it is */
     __u64 words[4];      /* figures by member; see totals.bpf.h */
     __s64 resident;      /* file + anon + shmem, in pages */
@@ -52,6 +55,9 @@ struct space {
  * space, or to there being none, is the first thing that a record costs: a bucket is one cache line of keys, found
  * without a call, and the spaces lie in an array in the order of the keys. A space is claimed by an insertion, which
  * succeeds for one of those who race for it.
+ *
+ * A key goes when the kernel tears the address space down, for then the address is free for another one, of whomever.
+ * The space stays until its process says EXEC or EXIT, which may be later, and is found by its place.
  */
 #define BUCKET_KEYS 7
 #define BUCKET_PROBES 4
@@ -86,12 +92,14 @@ struct {
  * Further processes that use an address space (vfork, CLONE_VM without CLONE_THREAD): whoever is left when the process
  * that it is shown under leaves. A slot is taken by an insertion and freed by a deletion, each of which succeeds for
  * one of those who race for it: tracing programs have no locks on v5.10. More than SHARERS_MAX at once are not
- * remembered, and counted.
+ * remembered, and when none but those are left that is counted: the next report takes it up again. Beyond those is the slot of the process that it is shown under: whoever frees it hands the
+ * address space on.
  */
 #define SHARERS_MAX 32
+#define SLOT_OF_HOLDER (1ULL << 32) /* and the tgid */
 
 struct sharer_slot {
-    __u64 mm;
+    __u64 place;
     __u64 slot;
 };
 
@@ -165,6 +173,14 @@ static __always_inline __u64 ring_submit_flags(__u64 waiting)
                    waiting < settings.ring_wakeup_bytes + 2 * (sizeof(struct event) + 8)
                ? BPF_RB_FORCE_WAKEUP
                : BPF_RB_NO_WAKEUP;
+}
+
+/* Records that must not be lost are rare: those that come when the consumer should be up already may wake it again. */
+static __always_inline void lifecycle_submit(void *sample)
+{
+    __u64 waiting = bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA);
+
+    bpf_ringbuf_submit(sample, waiting >= settings.ring_wakeup_bytes ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
 }
 
 #endif

@@ -27,8 +27,11 @@ struct ringbuf {
     int epoll_fd, wake_fd;
 };
 
-void ringbuf__close(struct ringbuf *ring)
+void ringbuf__close(struct ringbuf **handle)
 {
+    struct ringbuf *ring = *handle;
+
+    *handle = NULL;
     if (!ring)
         return;
     if (ring->consumer)
@@ -86,7 +89,7 @@ int ringbuf__open(struct ringbuf **out, int map_fd, size_t size)
     if (!err)
         err = ringbuf_watch(ring, map_fd);
     if (err) {
-        ringbuf__close(ring);
+        ringbuf__close(&ring);
         return err;
     }
     *out = ring;

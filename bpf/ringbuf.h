@@ -7,7 +7,7 @@ struct ringbuf;
 
 /* Maps the ring with this many bytes of data. The descriptor stays the caller's. */
 int ringbuf__open(struct ringbuf **out, int map_fd, size_t size);
-void ringbuf__close(struct ringbuf *ring);
+void ringbuf__close(struct ringbuf **handle); /* sets it to NULL, and may find it so */
 
 /*
  * Copies records into `buffer`, as many as are there and fit, and frees their room in the ring. Returns bytes. While

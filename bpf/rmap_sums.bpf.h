@@ -76,7 +76,7 @@ static __noinline void rmap_restart(struct space *space, struct task_struct *own
 
         done = READ_NOW(sums->done);
         now = bpf_ktime_get_ns();
-        e = bpf_ringbuf_reserve(&ring, EVENT_MEMBERS * sizeof(*e), 0);
+        e = gap_told() ? bpf_ringbuf_reserve(&ring, EVENT_MEMBERS * sizeof(*e), 0) : 0;
         sums->mm = mm;
         if (!e) {
             TALLY(lost_lifecycle, EVENT_MEMBERS);
@@ -95,12 +95,12 @@ static __noinline void rmap_restart(struct space *space, struct task_struct *own
             return;
         }
         if (settled && undisturbed(sums, done)) {
-            bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
+            lifecycle_submit(e);
             return;
         }
         if (attempt == RMAP_SYNC_ATTEMPTS - 1) {
             TALLY(sums_unsettled, 1);
-            bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
+            lifecycle_submit(e);
             return;
         }
         bpf_ringbuf_discard(e, BPF_RB_NO_WAKEUP);
@@ -122,7 +122,7 @@ static __noinline bool resume_once(struct space *space, struct rmap_sums *sums)
     done = READ_NOW(sums->done);
     for (int spin = 0; spin < RESUME_SPINS && !undisturbed(sums, done); spin++)
         done = READ_NOW(sums->done);
-    e = bpf_ringbuf_reserve(&ring, (EVENT_MEMBERS + RMAP_MEMBERS) * sizeof(*e), 0);
+    e = gap_told() ? bpf_ringbuf_reserve(&ring, (EVENT_MEMBERS + RMAP_MEMBERS) * sizeof(*e), 0) : 0;
     if (!e)
         return false;
 #pragma unroll
@@ -146,7 +146,7 @@ static __noinline bool resume_once(struct space *space, struct rmap_sums *sums)
         bpf_ringbuf_discard(e, BPF_RB_NO_WAKEUP);
         return false;
     }
-    bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
+    lifecycle_submit(e);
     return true;
 }
 

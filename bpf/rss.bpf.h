@@ -14,7 +14,9 @@ static __always_inline void rss_submit(struct event *e, __u64 waiting, __u32 pid
 
 /*
  * v6.2 and later: the tracepoint says that a counter moved, and the sum is ours. Reserved before it is summed, so that
- * the order of the records is an order in which none misses a change that an earlier one had.
+ * the order of the records is an order in which none misses a change that an earlier one had. For the totals, who finds
+ * the figure moved by others three times need not go on: the last of those began to sum after our first look, and so
+ * has our change in its sum.
  */
 SEC("tp_btf/rss_stat")
 int BPF_PROG(rss_stat_percpu, struct mm_struct *mm, int member)
@@ -34,15 +36,19 @@ int BPF_PROG(rss_stat_percpu, struct mm_struct *mm, int member)
     for (int attempt = 0; attempt < TOTALS_ATTEMPTS; attempt++) {
         word = figure_word(space, member);
         pages = settled_sum(mm, 0, member);
-        if (!settings.totals || pages == pages_of(word) || *(volatile __u64 *)&space->mm != address)
+        if (!settings.totals || pages == pages_of(word))
             break;
-        before = attempt ? before : pages_of(word);
-        change += pages - pages_of(word);
-        if (figure_move(space, member, word, pages))
+        if (figure_swap(space, member, word, pages)) {
+            before = pages_of(word);
+            change = pages - before;
             break;
+        }
     }
-    if (settings.totals)
+    if (settings.totals) {
         totals_carry(space, member, change, before, now);
+        if (*(volatile __u64 *)&space->mm != address) /* closed meanwhile: nobody else would take this off again */
+            totals_settle(space->place, member, now);
+    }
     if (settings.coarse && worth_telling(space, member, pages, now))
         e = sample_reserve(&waiting);
     if (e)

@@ -9,6 +9,7 @@ enum adopt_pass {
     ADOPT_CHILDREN = 2, /* take in children of members */
     ADOPT_CACHES = 3,   /* v5.5 to v6.1: add up what threads keep to themselves */
     ADOPT_SYNC = 4,     /* report the figures of every address space */
+    ADOPT_LAST = 5,     /* and the peaks: nothing comes after them */
 };
 
 /* Decided by the recorder before load; constants for the verifier, which prunes what they rule out. */
@@ -38,7 +39,7 @@ struct control {
     uint32_t spawner_tid; /* the recorder's thread (as its own namespace shows it) whose next child is a root; 0 none */
     uint32_t pass;        /* enum adopt_pass */
     uint32_t adopt_pid;
-    uint32_t round;   /* goes up by one with each ADOPT_SYNC, so that an address space is reported once */
+    uint32_t round;   /* goes up by one with each report, so that an address space is in it once */
     uint32_t recount; /* with ADOPT_SYNC: programs were skipped, so that rmap sums begin anew from the counters */
 };
 
@@ -62,13 +63,15 @@ struct figures {
 struct tally {
     uint64_t lost_ring;         /* RSS, RMAP: the ring was full */
     uint64_t lost_lifecycle;    /* FORK, EXEC, EXIT, ADOPT, SYNC: the ring was full to the brim */
+    uint64_t lost_told;         /* how many of these two the ring's last LOST had seen */
     uint64_t processes_full;    /* a process was not taken in: map full */
     uint64_t spaces_full;       /* an address space was not taken in: map full */
-    uint64_t sharers_full;      /* a further user of an address space was not remembered */
+    uint64_t sharers_full;      /* an address space was given up though further users may have been left */
     uint64_t sums_unsettled;    /* a counter kept changing while it was summed; the figure may be a batch off */
     uint64_t members;           /* processes in the tree now */
     uint64_t adopted;           /* processes taken in by adopt_task */
     uint64_t migrations_missed; /* pages put on the move or back with both programs on it skipped */
+    uint64_t put_off; /* adopt_task had no room to take in a process, or in the ring to report an address space */
 };
 
 #endif

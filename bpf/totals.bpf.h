@@ -2,9 +2,9 @@
 /*
  * Figures and peaks kept in the kernel, so that they are exact whatever becomes of the records.
  *
- * Figures only ever change by atomic additions, so that the tree's are the sum of its address spaces' at all times, and
- * a change costs no lock. A sum is at its peak when it is about to fall: only then is it compared with the peak so far,
- * and only a new peak is written, under the tree's lock.
+ * Who moves a figure carries the same change into the tree's, so that the tree's are the sum of its address spaces' at
+ * all times; a change costs no lock. A sum is at its peak when it is about to fall: only then is it compared with the
+ * peak so far, and only a new peak is written, under the tree's lock.
  */
 #ifndef MEMTRACK_TOTALS_BPF_H
 #define MEMTRACK_TOTALS_BPF_H
@@ -30,11 +30,14 @@ static __always_inline struct tree *tree(void)
     return bpf_map_lookup_elem(&tree_map, &zero);
 }
 
-static __always_inline void rise(struct peak *peak, __s64 resident, const __s64 *pages, __u64 at_ns, __u64 processes)
+/* The sum is that of the parts, whatever else others are about to add to them: a peak is one statement. */
+static __always_inline void rise(struct peak *peak, const __s64 *pages, __u64 at_ns, __u64 processes)
 {
-    if (resident <= peak->sum_pages)
+    __s64 sum = pages[EVENT_MEMBER_FILE] + pages[EVENT_MEMBER_ANON] + pages[EVENT_MEMBER_SHMEM];
+
+    if (sum <= peak->sum_pages)
         return;
-    peak->sum_pages = resident;
+    peak->sum_pages = sum;
     peak->pages[0] = pages[0];
     peak->pages[1] = pages[1];
     peak->pages[2] = pages[2];
@@ -50,7 +53,7 @@ static __noinline void totals_note(struct space *space, __u32 member, __s64 page
     struct tally *counts = bpf_map_lookup_elem(&tally_map, &zero);
     struct tree *all = tree();
     __u64 now = bpf_ktime_get_ns();
-    __s64 parts[4];
+    __s64 parts[4], of_all[4];
 
     if (!all || !counts)
         return;
@@ -58,8 +61,11 @@ static __noinline void totals_note(struct space *space, __u32 member, __s64 page
     for (__u32 i = 0; i < EVENT_MEMBERS; i++)
         parts[i] = i == member ? pages : pages_of(figure_word(space, i));
     bpf_spin_lock(&all->lock);
-    rise(&space->peak, space->resident, parts, space->rose_ns ?: now, 0);
-    rise(&all->figures.peak, all->figures.resident, all->figures.pages, all->figures.rose_ns ?: now, counts->members);
+#pragma unroll
+    for (__u32 i = 0; i < EVENT_MEMBERS; i++)
+        of_all[i] = *(volatile __s64 *)&all->figures.pages[i];
+    rise(&space->peak, parts, space->rose_ns ?: now, 0);
+    rise(&all->figures.peak, of_all, all->figures.rose_ns ?: now, counts->members);
     bpf_spin_unlock(&all->lock);
 }
 
@@ -68,15 +74,15 @@ static __always_inline void totals_carry(struct space *space, __u32 member, __s6
 {
     struct tree *all = tree();
 
-    if (!all || !change || member >= EVENT_MEMBERS)
+    if (!all || !change)
         return;
     if (member == EVENT_MEMBER_SWAP) {
-        __sync_fetch_and_add(&all->figures.pages[member], change);
+        __sync_fetch_and_add(&all->figures.pages[member & 3], change);
         return;
     }
     if (change < 0 && (space->resident > space->peak.sum_pages || all->figures.resident > all->figures.peak.sum_pages))
         totals_note(space, member, before);
-    __sync_fetch_and_add(&all->figures.pages[member], change);
+    __sync_fetch_and_add(&all->figures.pages[member & 3], change);
     __sync_fetch_and_add(&space->resident, change);
     __sync_fetch_and_add(&all->figures.resident, change);
     if (change > 0) {
@@ -85,13 +91,60 @@ static __always_inline void totals_carry(struct space *space, __u32 member, __s6
     }
 }
 
-/* Moves a figure from the word that it had to these pages. False if somebody else has moved it meanwhile. */
-static __always_inline bool figure_move(struct space *space, __u32 member, __u64 word, __s64 pages)
+/*
+ * Moves a figure from the word that it had to these pages, and returns whether nobody else had moved it meanwhile. An
+ * instruction of Linux 5.12, which clang takes for none of the older ones that the rest is built for, so it is spelt
+ * out: r0 = cmpxchg_64(r1 + 0, r0, r2).
+ */
+static __always_inline bool figure_swap(struct space *space, __u32 member, __u64 word, __s64 pages)
 {
-    __u64 step = (__u64)(pages - pages_of(word)) + ONE_CHANGE;
+    register __u64 found asm("r0") = word;
+    register __u64 *figure asm("r1") = &space->words[member & 3];
+    register __u64 step asm("r2") = word + (__u64)(pages - pages_of(word)) + ONE_CHANGE;
 
-    __sync_fetch_and_add(&space->words[member & 3], step);
-    return figure_word(space, member) == word + step;
+    asm volatile(".8byte 0x000000f1000021db" : "+r"(found) : "r"(figure), "r"(step) : "memory");
+    return found == word;
+}
+
+/* How often a sum that others overtake is taken again. */
+#define TOTALS_ATTEMPTS 3
+
+/*
+ * Sets a figure to what the counter says, or to 0 once the address space has been closed, and returns it. Also for
+ * programs that must load where there is no figure_swap: others who come here wait for the lock, and who swaps
+ * between our look at the word and our step is found out and made good.
+ */
+__noinline __s64 totals_settle(__u32 place, __u32 member, __u64 now)
+{
+    struct space *space = bpf_map_lookup_elem(&spaces, &place);
+    __s64 pages = 0, change = 0, before = 0;
+    struct tree *all = tree();
+    bool settled = false;
+    __u64 word, step, mm;
+
+    if (!settings.totals || !space || !all)
+        return 0;
+    barrier_var(member); /* the compiler must not find out where it was bounded: the verifier has forgotten by then */
+    for (int attempt = 0; attempt < TOTALS_ATTEMPTS && !settled; attempt++) {
+        mm = *(volatile __u64 *)&space->mm;
+        word = figure_word(space, member);
+        pages = mm ? counter_pages(mm, member) : 0;
+        if (mm && torn_down_at(mm)) { /* what it held last is what it had before */
+            pages = pages_of(word);
+            break;
+        }
+        step = (__u64)(pages - pages_of(word)) + ONE_CHANGE;
+        bpf_spin_lock(&all->lock);
+        if (figure_word(space, member) == word && *(volatile __u64 *)&space->mm == mm) {
+            __sync_fetch_and_add(&space->words[member & 3], step);
+            settled = figure_word(space, member) == word + step;
+            before = change ? before : pages_of(word);
+            change += pages - pages_of(word);
+        }
+        bpf_spin_unlock(&all->lock);
+    }
+    totals_carry(space, member, change, before, now);
+    return pages;
 }
 
 /* Whether a change since the last record is worth another; it is taken to get one. */
@@ -111,15 +164,11 @@ static __always_inline bool worth_telling(struct space *space, __u32 member, __s
 /* The address space leaves the tree, and what it held with it. */
 static __always_inline void totals_close(struct space *space)
 {
-    space->mm = 0;
+    *(volatile __u64 *)&space->mm = 0;
     if (!settings.totals)
         return;
-    for (__u32 member = 0; member < EVENT_MEMBERS; member++) {
-        __u64 word = figure_word(space, member);
-
-        figure_move(space, member, word, 0);
-        totals_carry(space, member, -pages_of(word), pages_of(word), 0);
-    }
+    for (__u32 member = 0; member < EVENT_MEMBERS; member++)
+        totals_settle(space->place, member, 0);
 }
 
 /* The peak so far was the former process's; that of the next one begins with what there is. */

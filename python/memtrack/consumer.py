@@ -30,6 +30,9 @@ WAIT_MS = 100
 # How often losses are looked for when nothing else happens.
 CHECK_NS = 200_000_000
 
+# How often the tasks are walked to have all figures told anew through a small ring: a page of it takes ten processes.
+SYNC_WALKS = 200
+
 BUFFERS = 4
 _BUFFER_BYTES = FRAME_EVENTS * RECORD_BYTES
 
@@ -58,8 +61,13 @@ class Consumer:
         self._marks: deque[tuple[int, bytes]] = deque()
         self._stopping = threading.Event()
         self._last: Callable[[], bytes] = bytes
+        self._sync_last = False
         self._lost_known = 0
+        self._left_out = 0
+        self._outside = False  # whether there may be descendants of members that do not belong to the tree
         self._gap: tuple[int, int] | None = None  # where in the ring losses were found, and how many
+        self._walks = 0  # left for what the ring had no room for at the last sync
+        self._end: int | None = None  # of the ring, as soon as nothing more is asked of the kernel side
         self.lost_events = 0
         self.failure: BaseException | None = None
         """What ended a thread early or kept records from the sink; the rest has been gone through."""
@@ -83,12 +91,13 @@ class Consumer:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def stop(self, last: Callable[[], bytes] = bytes) -> None:
+    def stop(self, last: Callable[[], bytes] = bytes, *, sync: bool = False) -> None:
         """Everything in the ring goes to the sink, and then the records of `last`; returns when it has them.
 
-        `last` is called when the ring is empty; nothing must write into it any more.
+        `last` is called when the ring is empty; nothing must write into it any more. `sync` has what still lives
+        reported, as is done anyway where something was lost.
         """
-        self._last = last
+        self._last, self._sync_last = last, sync
         self._stopping.set()
         self._ring.wake()
         for thread in self._threads:
@@ -120,10 +129,13 @@ class Consumer:
             copied = self._ring.drain(memoryview(buffer)[used:], self._enough_bytes, 0 if stopping else WAIT_MS)
             used = self._place_marks(buffer, used + copied)
             now = time.monotonic_ns()
-            look = stopping or now - checked > CHECK_NS
+            look = (stopping and self._end is None) or now - checked > CHECK_NS
             checked = now if look else checked
             used = self._account_losses(buffer, used, look=look)
-            done = stopping and not copied and not self._ring.waiting_bytes and not self._marks and self._gap is None
+            if stopping and self._end is None and self._gap is None and not self._walks:
+                self._conclude()
+            done = self._end is not None and self._ring.consumed_bytes >= self._end and not self._walks
+            done = done and not self._marks
             if done:
                 used = _append(buffer, used, self._last())
             full = _BUFFER_BYTES - used < _RESERVE_BYTES
@@ -151,17 +163,43 @@ class Consumer:
 
         In front of older records it would have them bring back what was lost: the figures of a process whose EXIT was.
         """
-        if look and self._gap is None:
+        if look and self._gap is None and not self._walks:
             tally = self._probes.tally()
-            total = tally.lost_ring + tally.lost_lifecycle + self._probes.skipped()
+            total = tally.lost_ring + tally.lost_lifecycle + tally.left_out + self._probes.skipped()
+            self._outside = self._outside or tally.left_out != self._left_out
+            self._left_out = tally.left_out
             if total != self._lost_known:
                 self._gap = (self._ring.produced_bytes, total - self._lost_known)
                 self._lost_known = self.lost_events = total
+            elif self._outside and not self._stopping.is_set():
+                self._outside = not self._probes.adopt_children()
+                self._sync()
         if self._gap is not None and self._ring.consumed_bytes >= self._gap[0]:
             used = _append(buffer, used, lost(time.monotonic_ns(), self._gap[1]))
             self._gap = None
-            self._probes.sync()
+            self._sync()
+        elif self._walks and not self._ring.waiting_bytes:
+            self._sync_on()
         return used
+
+    def _conclude(self) -> None:
+        """Has what still lives reported; what is written into the ring after that, by whomever, is of no interest."""
+        self._end = self._ring.produced_bytes
+        if self._sync_last or self.lost_events:
+            self._sync()
+
+    def _sync(self) -> None:
+        told = self._probes.sync(last=self._stopping.is_set())
+        self._synced(SYNC_WALKS, told)
+
+    def _sync_on(self) -> None:
+        told = self._probes.sync_on(last=self._stopping.is_set())
+        self._synced(self._walks - 1, told)
+
+    def _synced(self, walks: int, told: bool) -> None:
+        self._walks = 0 if told else walks
+        if self._end is not None:
+            self._end = self._ring.produced_bytes
 
     def _write(self) -> None:
         while (item := self._full.get()) is not None:

@@ -19,6 +19,7 @@ from memtrack import features, hooks
 from memtrack._native import ffi, lib
 from memtrack.detail import EVERY_EVENT, Detail
 from memtrack.errors import FeatureError, LoadError
+from memtrack.events import Member
 from memtrack.hooks import KernelFacts, Plan
 
 CPUS_MAX = 4096
@@ -29,6 +30,11 @@ BUCKET_KEYS = 7
 
 MAX_PROCESSES = 8192
 """Processes of a tree at one time, by default. A table of that size takes 6 MiB."""
+
+MORE_PROCESSES = "raise max_processes, or --max-processes"
+
+# Left free in a ring by RSS and RMAP for what says who is who and what each came to: 500 bytes for a process that ends.
+HEADROOM_BYTES = 32 << 10
 
 # Not attached: run once by learn_cpu_offsets' caller.
 _RUN_ONCE = frozenset({"learn_cpu_offsets"})
@@ -72,6 +78,7 @@ class Tally:
 
     lost_ring: int
     lost_lifecycle: int
+    lost_told: int
     processes_full: int
     spaces_full: int
     sharers_full: int
@@ -79,6 +86,12 @@ class Tally:
     members: int
     adopted: int
     migrations_missed: int
+    put_off: int
+
+    @property
+    def left_out(self) -> int:
+        """Processes and address spaces that were not taken in, or given up, for want of room."""
+        return self.processes_full + self.spaces_full + self.sharers_full
 
 
 @dataclass(frozen=True)
@@ -115,10 +128,11 @@ class Probes:
         self._controlling = threading.Lock()
         self._walking = threading.RLock()  # one walk at a time: the consumer syncs when others adopt
         self._skips_known = 0
-        handle = ffi.new("struct probes **")
+        # Closed with this object at the latest: an interrupt may come at any time from the next call on.
+        self._handle = ffi.gc(ffi.new("struct probes **"), lib.probes__close)
         image = _object()
-        error = lib.probes__open(handle, image, len(image))
-        self._probes = handle[0]
+        error = lib.probes__open(self._handle, image, len(image))
+        self._probes = self._handle[0]
         try:
             if error:
                 raise LoadError(f"cannot parse the BPF object: {_message(error)}", "reinstall memtrack")
@@ -147,7 +161,7 @@ class Probes:
         settings.initial_pid_ns = machine.pid_ns_inode == features.INITIAL_PID_NAMESPACE
         settings.ring_bytes = ring_bytes
         settings.ring_wakeup_bytes = self.ring_wakeup_bytes
-        settings.ring_headroom_bytes = ring_bytes // 8
+        settings.ring_headroom_bytes = max(ring_bytes // 8, min(ring_bytes // 4, HEADROOM_BYTES))
         settings.cpus = machine.possible_cpus
         settings.page_shift = machine.page_bytes.bit_length() - 1
         settings.counters_are_percpu = self.plan.counters_are_percpu
@@ -203,11 +217,11 @@ class Probes:
         """What the tree holds and held at most, in pages, at one instant."""
         figures = ffi.new("struct figures *")
         _check(lib.probes__figures(self._probes, figures), "read the tree's figures")
-        peak = figures.peak
-        if figures.resident > peak.sum_pages:  # a peak is noted when the sum falls, and it has not
+        pages, peak = tuple(figures.pages), figures.peak
+        if sum(pages) - pages[Member.SWAP] > peak.sum_pages:  # a peak is noted when the sum falls, and it has not
             at_ns = int(figures.rose_ns) or time.monotonic_ns()
-            return TreeTotals(tuple(figures.pages), tuple(figures.pages), at_ns, self.tally().members)
-        return TreeTotals(tuple(figures.pages), tuple(peak.pages), int(peak.at_ns), int(peak.processes))
+            return TreeTotals(pages, pages, at_ns, self.tally().members)
+        return TreeTotals(pages, tuple(peak.pages), int(peak.at_ns), int(peak.processes))
 
     @property
     def log(self) -> str:
@@ -242,29 +256,51 @@ class Probes:
     def adopt(self, pid: int) -> int:
         """Takes in a running process and its descendants, and returns how many processes that were."""
         with self._walking:
-            start = before = self.tally().adopted
+            before = self.tally()
             self._walk(lib.ADOPT_PID, adopt_pid=pid)
-            while (adopted := self.tally().adopted) != before:
-                before = adopted
-                self._walk(lib.ADOPT_CHILDREN)
-            if adopted != start:
-                self.sync()
-            return adopted - start
+            if self.tally().adopted == before.adopted:
+                if self.tally().put_off != before.put_off:
+                    raise LoadError(f"cannot adopt process {pid}: {self.max_processes} are the most", MORE_PROCESSES)
+                return 0
+            self.adopt_children()
+            self.sync()
+            return self.tally().adopted - before.adopted
 
-    def sync(self) -> None:
-        """Has the kernel report the figures of every address space of the tree; from any thread."""
-        if "adopt_task" not in self.plan.programs:
-            return
+    def adopt_children(self) -> bool:
+        """Takes in all descendants of members that do not belong to the tree. Returns whether there was room."""
+        with self._walking:
+            before, adopted = self.tally(), -1
+            while (tally := self.tally()).adopted != adopted and tally.put_off == before.put_off:
+                adopted = tally.adopted
+                self._walk(lib.ADOPT_CHILDREN)
+            return tally.put_off == before.put_off
+
+    def sync(self, *, last: bool = False) -> bool:
+        """Has the kernel report the figures of every address space of the tree; from any thread.
+
+        The peaks too where the records do not tell them; `last` says that these are what each has come to. Returns
+        whether all of it went into the ring: where not, drain it and call sync_on.
+        """
         with self._walking:
             self._round += 1
             skipped = self.skipped()
             if not self.plan.counters_are_percpu:
                 self._walk(lib.ADOPT_CACHES, round=self._round)
             # A program that was skipped has not seen a change that a sum of changes should have.
-            self._walk(lib.ADOPT_SYNC, round=self._round, recount=skipped != self._skips_known)
+            self._control(recount=skipped != self._skips_known)
             self._skips_known = skipped
+            return self.sync_on(last=last)
+
+    def sync_on(self, *, last: bool = False) -> bool:
+        """Goes on with what the ring had no room for at the last sync."""
+        with self._walking:
+            before = self.tally().put_off
+            self._walk(lib.ADOPT_LAST if last else lib.ADOPT_SYNC, round=self._round)
+            return self.tally().put_off == before
 
     def _walk(self, adopt_pass: int, **values: int) -> None:
+        if "adopt_task" not in self.plan.programs:
+            return
         self._control(**{"pass": adopt_pass}, **values)
         _check(lib.probes__iterate(self._probes, b"adopt_task"), "walk the tasks")
 
@@ -276,8 +312,8 @@ class Probes:
             _check(lib.probes__control(self._probes, self._controls), "reach the BPF programs")
 
     def close(self) -> None:
-        lib.probes__close(self._probes)
         self._probes = ffi.NULL
+        ffi.release(self._handle)
 
 
 class _RefusedError(Exception):

@@ -21,7 +21,7 @@ from memtrack.events import MarkKind, Member, mark, peak
 from memtrack.figures import Figures, Peak
 from memtrack.hooks import Plan
 from memtrack.invoker import Invoker
-from memtrack.loader import MAX_PROCESSES, Probes
+from memtrack.loader import MAX_PROCESSES, MORE_PROCESSES, Probes, Tally
 from memtrack.recording import Recording
 from memtrack.ringbuf import RingBuffer
 from memtrack.spawn import Argument, Process
@@ -99,6 +99,7 @@ class Tracker:
         self._writer: Writer | None = None
         self._write_failure: MemtrackError | None = None
         self._end_failure: MemtrackError | None = None
+        self._shortcomings: list[str] = []
 
     def __enter__(self) -> Tracker:
         if self._recording is not None or self._probes is not None:
@@ -136,12 +137,11 @@ class Tracker:
         try:
             try:
                 self._probes.detach_all_but_iterators()
-                if not self._detail.every_event:
-                    self._probes.sync()  # what lives on has its last figures and its peak
             finally:
-                # Always: its threads use what is unloaded next.
-                self._consumer.stop(self._last_records)
-            left = self._probes.tally().members
+                # Always: its threads use what is unloaded next. What lives on has its last figures and its peak.
+                self._consumer.stop(self._last_records, sync=not self._detail.every_event)
+            tally = self._probes.tally()
+            left, self._shortcomings = tally.members, _shortcomings(tally, self._max_processes)
         except MemtrackError as failure:
             self._end_failure = failure
         finally:
@@ -292,6 +292,7 @@ class Tracker:
             "peak": asdict(summary.peak),
             "rmap_peak": None if summary.rmap_peak is None else asdict(summary.rmap_peak),
             "processes_left": members_left,
+            "problems": self._shortcomings,
         }
         if self._writer is not None and self._failure is None:
             try:
@@ -391,6 +392,22 @@ def _ring_bytes(wanted: int | None) -> int:
     if wanted < page or wanted & (wanted - 1) or wanted > 1 << 30:
         raise UsageError(f"a ring of {wanted} bytes is not possible", f"use a power of two from {page} to {1 << 30}")
     return wanted
+
+
+def _shortcomings(tally: Tally, max_processes: int) -> list[str]:
+    """What the figures lack, apart from records."""
+    problems = []
+    if missing := tally.processes_full + tally.spaces_full:
+        problems.append(
+            f"{missing} times there was no room for a process, with whatever it started: {max_processes} at one time"
+            f" are the most ({MORE_PROCESSES})"
+        )
+    if tally.sharers_full:
+        problems.append(
+            f"{tally.sharers_full} times memory was not seen for a while, because it was shared by more processes than"
+            f" are remembered"
+        )
+    return problems
 
 
 def _status(root: Process | None) -> dict[str, int | str | None]:

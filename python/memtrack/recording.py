@@ -23,7 +23,8 @@ class Status(NamedTuple):
 class Recording:
     """What a recording says. Bytes are bytes, times are CLOCK_MONOTONIC nanoseconds, None is what was not observed.
 
-    `complete` is false where anything of the file is missing or damaged; `problems` says what. Lost events are another
+    `complete` is false where anything of the file is missing or damaged, or a process was left out for want of room;
+    `problems` says what. Lost events are another
     matter: `lost_events` counts them, and a complete recording may have some.
     """
 
@@ -39,7 +40,7 @@ class Recording:
         self._source = source
         self.header = header
         self.trailer = trailer
-        self.problems = list(problems)
+        self.problems = [*problems, *_texts(trailer or {}, "problems")]
         self.complete = trailer is not None and not self.problems
         self.peak: Peak = result.peak
         self.rmap_peak: Peak | None = result.rmap_peak

@@ -14,11 +14,12 @@ class RingBuffer:
     def __init__(self, map_fd: int, size_bytes: int) -> None:
         """`map_fd` stays the caller's; `size_bytes` is the ring's data, a power of two of whole pages."""
         self.size_bytes = size_bytes
-        handle = ffi.new("struct ringbuf **")
-        error = lib.ringbuf__open(handle, map_fd, size_bytes)
+        # Closed with this object at the latest: an interrupt may come at any time from the next call on.
+        self._handle = ffi.gc(ffi.new("struct ringbuf **"), lib.ringbuf__close)
+        error = lib.ringbuf__open(self._handle, map_fd, size_bytes)
         if error:
             raise LoadError(f"cannot map the ring buffer: {os.strerror(-error).lower()}")
-        self._ring = handle[0]
+        self._ring = self._handle[0]
 
     def drain(self, buffer: memoryview, enough_bytes: int, timeout_ms: int) -> int:
         """Copies records into `buffer` and returns how many bytes.
@@ -53,5 +54,5 @@ class RingBuffer:
         return consumed
 
     def close(self) -> None:
-        lib.ringbuf__close(self._ring)
         self._ring = ffi.NULL
+        ffi.release(self._handle)
