@@ -1,0 +1,36 @@
+"""Several recorders of one command: what they say of it may be compared to the byte."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from memtrack import Tracker
+from memtrack.loader import Probes
+
+
+@contextmanager
+def spawned(probes: Sequence[Probes], command: Sequence[object], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """The command, a root of each one's tree from its first instruction on; it has ended after the block."""
+    try:
+        for each in probes:
+            each.set_spawner(threading.get_native_id())
+        process = subprocess.Popen([str(argument) for argument in command], **options)
+    finally:
+        for each in probes:
+            each.set_spawner(0)
+    with process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
+
+
+def run(trackers: Sequence[Tracker], command: Sequence[object]) -> None:
+    """The same under trackers that are entered, to its end."""
+    with spawned([tracker._entered() for tracker in trackers], command) as process:
+        assert process.wait(300) == 0

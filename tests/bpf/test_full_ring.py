@@ -1,0 +1,112 @@
+"""A ring of one page: what does not fit is counted, and every figure that is told is true."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from memtrack import Tracker, features, loader
+from memtrack.consumer import Consumer
+from memtrack.events import RECORD_BYTES, EventType
+from memtrack.loader import Probes
+from memtrack.recording import Recording
+from memtrack.ringbuf import RingBuffer
+from tests.bpf import beside, harness
+
+pytestmark = pytest.mark.bpf
+
+PAGE_BYTES = os.sysconf("SC_PAGESIZE")
+
+
+@pytest.fixture(scope="session")
+def workloads() -> Path:
+    return harness.build()
+
+
+@pytest.mark.parametrize("command", [("touch_anon",), ("copies",), ("shared_memory", "memfd")], ids=" ".join)
+def test_peaks_and_last_figures_are_exact(command: tuple[str, ...], workloads: Path) -> None:
+    """As a ring that holds everything has them. What a child freed unseen is no part of what the next one adds to."""
+    with Tracker() as whole, Tracker(ring_bytes=PAGE_BYTES) as starved:
+        if not whole.plan.counters_are_percpu:
+            pytest.skip("this kernel keeps no totals")
+        beside.run([whole, starved], [workloads / command[0], *command[1:]])
+    with whole.recording as one, starved.recording as other:
+        assert one.lost_events == 0
+        assert other.lost_events > 0
+        assert parts(one, other.peak) == parts(one, one.peak)
+        lived = {process.pid: process for process in other.processes if process.state == "ended"}
+        for process in one.processes:
+            # Whose own end was lost has no figures: it is `unknown`.
+            if process.pid in lived:
+                assert parts(one, lived[process.pid].peak) == parts(one, process.peak)
+                assert lived[process.pid].last == process.last
+
+
+def parts(recording: Recording, peak: object) -> list[int]:
+    names = ("rss_bytes", "anon_bytes", "file_bytes", "shmem_bytes")
+    return [getattr(peak, name) // recording.page_size for name in names]
+
+
+class Counting:
+    """What a consumer would write, by type."""
+
+    def __init__(self, ring_bytes: int) -> None:
+        self.probes: Probes = loader.load(features.probe(), rmap=False, ring_bytes=ring_bytes)
+        self.ring = RingBuffer(self.probes.ring_fd, ring_bytes)
+        self.counts: Counter[int] = Counter()
+        self.consumer = Consumer(self.probes, self.ring, self.count)
+        self.consumer.start()
+
+    def count(self, events: memoryview) -> None:
+        self.counts.update(events[::RECORD_BYTES].tobytes())
+
+    def close(self) -> None:
+        self.probes.detach_all_but_iterators()
+        self.consumer.stop()
+        self.tally = self.probes.tally()
+        self.ring.close()
+        self.probes.close()
+
+
+@pytest.mark.parametrize("command", [("copies",), ("storm", 1, 60, "exec")], ids=lambda command: command[0])
+def test_told_and_lost_are_all_that_happened(command: tuple[object, ...], workloads: Path) -> None:
+    """Counted by a second recorder that loses nothing, to the record."""
+    whole, starved = Counting(32 << 20), Counting(PAGE_BYTES)
+    try:
+        with beside.spawned([whole.probes, starved.probes], [workloads / str(command[0]), *command[1:]]) as process:
+            assert process.wait(300) == 0
+    finally:
+        whole.close()
+        starved.close()
+    assert whole.tally.lost_ring == whole.tally.lost_lifecycle == 0
+    lost = starved.tally
+    assert lost.lost_ring > 0
+    assert starved.counts[EventType.RSS] + lost.lost_ring == whole.counts[EventType.RSS]
+    told_once = (EventType.FORK, EventType.EXEC, EventType.EXIT)
+    missing = sum(whole.counts[kind] - starved.counts[kind] for kind in told_once)
+    # The rest are figures: four of each kind at a time.
+    assert missing <= lost.lost_lifecycle
+    assert (lost.lost_lifecycle - missing) % 4 == 0
+    assert starved.consumer.lost_events == lost.lost_ring + lost.lost_lifecycle
+
+
+def test_all_who_live_on_are_told_of(workloads: Path) -> None:
+    """However many they are: the last figures come through a ring that holds a few of them at a time."""
+    lived = 80
+    script = f"for i in $(seq {lived}); do sleep 60 & done; exec {workloads}/copies"
+    with Tracker(ring_bytes=PAGE_BYTES) as tracker:
+        process = tracker.spawn(["/bin/sh", "-c", script], stdout=-3, start_new_session=True)
+        assert process.wait(300) == 0
+        started = time.monotonic()
+    assert time.monotonic() - started < 30
+    os.killpg(process.pid, 9)
+    with tracker.recording as recording:
+        alive = [process for process in recording.processes if process.state == "alive"]
+        assert recording.lost_events > 0
+        assert recording.processes_left == lived
+        assert len(alive) == lived
+        assert all(process.last.rss_bytes for process in alive)
