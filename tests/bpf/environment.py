@@ -21,6 +21,8 @@ Values = Mapping[str, str]
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 KSM = Path("/sys/kernel/mm/ksm")
+# The kernel raises it whenever the use of huge pages is set: mm/khugepaged.c, set_recommended_min_free_kbytes().
+MIN_FREE = Path("/proc/sys/vm/min_free_kbytes")
 ZRAM_BYTES = 256 << 20  # more than any workload pages out, and nearly empty pages cost zram next to nothing
 HUGETLB_BYTES = 96 << 20  # twice the workload's 32 MiB, for its copy, and the reserve of a private mapping
 SMALL_MACHINE_BYTES = 4 << 30
@@ -63,12 +65,25 @@ def _settings(folder: Path, **wanted: str) -> Iterator[None]:
             if not path.exists():
                 raise UnavailableError(f"the kernel has no {path}")
             text = path.read_text()
-            before[path] = _choice(path) if "[" in text else text.strip()
-            _write(path, value)
+            now = _choice(path) if "[" in text else text.strip()
+            if now != value:
+                before[path] = now
+                _write(path, value)
         yield
     finally:
         for path, value in reversed(before.items()):
             path.write_text(value)
+
+
+@contextlib.contextmanager
+def _kept(path: Path) -> Iterator[None]:
+    """A setting that others change, put back."""
+    before = path.read_text()
+    try:
+        yield
+    finally:
+        if path.read_text() != before:
+            path.write_text(before)
 
 
 # --- swap -----------------------------------------------------------------------------------------------------------
@@ -160,7 +175,7 @@ def pressure() -> Iterator[Values]:
     (total_kib,) = (int(line.split()[1]) for line in meminfo if line.startswith("MemTotal"))
     if total_kib << 10 > SMALL_MACHINE_BYTES:
         raise UnavailableError(f"{total_kib >> 20} GiB of memory are too much to be short of")
-    with swap(), _settings(Path("/proc/sys/vm"), min_free_kbytes=Path("/proc/sys/vm/min_free_kbytes").read_text()):
+    with swap(), _kept(MIN_FREE):
         yield {}
 
 
@@ -196,7 +211,7 @@ def huge_pages() -> Iterator[Values]:
     if not (HUGE_PAGES / "enabled").exists():
         raise UnavailableError("the kernel has no transparent huge pages")
     wanted = "madvise" if _choice(HUGE_PAGES / "enabled") == "never" else _choice(HUGE_PAGES / "enabled")
-    with _settings(HUGE_PAGES, enabled=wanted, defrag="madvise"):
+    with _kept(MIN_FREE), _settings(HUGE_PAGES, enabled=wanted, defrag="madvise"):
         _write(Path("/proc/sys/vm/compact_memory"), "1")
         yield {}
 
@@ -222,7 +237,11 @@ def no_khugepaged() -> Iterator[Values]:
 def khugepaged() -> Iterator[Values]:
     """khugepaged in a hurry; it looks at memory marked with MADV_HUGEPAGE only."""
     hurried = {"scan_sleep_millisecs": "10", "alloc_sleep_millisecs": "10", "pages_to_scan": "100000"}
-    with _settings(HUGE_PAGES, enabled="madvise"), _settings(HUGE_PAGES / "khugepaged", **hurried):
+    with (
+        _kept(MIN_FREE),
+        _settings(HUGE_PAGES, enabled="madvise"),
+        _settings(HUGE_PAGES / "khugepaged", **hurried),
+    ):
         yield {}
 
 
