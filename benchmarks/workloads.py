@@ -70,7 +70,7 @@ WORKLOADS = (
         "page",
         lambda _: [programs.program("faults"), "32", "12", "1", _LAST_CPU],
         rounds=15,
-        quick_rounds=4,
+        quick_rounds=3,
         pinned=True,
     ),
     Workload(
@@ -94,7 +94,7 @@ WORKLOADS = (
         "process",
         lambda _: [programs.program("spawn"), "150", "6", _LAST_CPU, programs.program("nothing")],
         rounds=12,
-        quick_rounds=3,
+        quick_rounds=2,
         pinned=True,
     ),
     Workload(
@@ -102,7 +102,7 @@ WORKLOADS = (
         "run",
         lambda _: [programs.program("nothing")],
         rounds=10,
-        quick_rounds=3,
+        quick_rounds=2,
         whole=True,
     ),
     Workload(
