@@ -13,6 +13,7 @@ import pytest
 from memtrack.hooks import RSS_TIERS
 from tests.vmtest import results
 from tests.vmtest.matrix import Kernel
+from tests.vmtest.qemu import Outcome
 from tests.vmtest.results import Case, Verdict
 
 KERNEL = Kernel("6.12", "6.12", "amd64", "cloud-amd64", "why", rss="percpu", rmap="folio")
@@ -94,6 +95,10 @@ def test_no_word_from_doctor_is_a_problem(text: str | None) -> None:
     assert problem.startswith("memtrack doctor --json gave nothing to go by")
 
 
+def ended(status: int | None, duration_s: float = 1.0, timed_out: bool = False) -> Outcome:
+    return Outcome(status, b"", duration_s, timed_out)
+
+
 def fill(folder: Path, junit: str = JUNIT, said: str | None = None) -> Path:
     (folder / results.JUNIT).write_text(junit)
     (folder / results.DOCTOR).write_text(said or doctor())
@@ -103,7 +108,7 @@ def fill(folder: Path, junit: str = JUNIT, said: str | None = None) -> Path:
 def test_a_kernel_passes(tmp_path: Path) -> None:
     cases = '<testcase classname="a" name="b"/><testcase classname="a" name="c"><skipped/></testcase>'
     junit = f"<testsuite>{cases}</testsuite>"
-    verdict = results.judge(KERNEL, "6.12.117", 0, fill(tmp_path, junit), 61.2)
+    verdict = results.judge(KERNEL, "6.12.117", ended(0, 61.2), fill(tmp_path, junit))
     assert verdict.problems == ()
     assert results.line(verdict).split(maxsplit=3) == [
         "6.12",
@@ -114,7 +119,7 @@ def test_a_kernel_passes(tmp_path: Path) -> None:
 
 
 def test_failed_tests_are_named(tmp_path: Path) -> None:
-    verdict = results.judge(KERNEL, "6.12.117", 1, fill(tmp_path), 1.0)
+    verdict = results.judge(KERNEL, "6.12.117", ended(1, 1.0), fill(tmp_path))
     assert verdict.problems == (
         "the suite ended with 1",
         "tests.bpf.test_workloads::test_workload[fork child]: 3 pages off",
@@ -124,21 +129,26 @@ def test_failed_tests_are_named(tmp_path: Path) -> None:
 
 
 def test_a_guest_that_died_is_no_success(tmp_path: Path) -> None:
-    verdict = results.judge(KERNEL, "6.12.117", None, tmp_path, 1.0)
+    verdict = results.judge(KERNEL, "6.12.117", ended(None, 1.0), tmp_path)
     assert verdict.problems == ("the guest ended without a result (see console.log)",)
+
+
+def test_a_guest_out_of_time_is_no_success(tmp_path: Path) -> None:
+    verdict = results.judge(KERNEL, "6.12.117", ended(None, 3600.0, timed_out=True), tmp_path)
+    assert verdict.problems == ("ended after 3600 s, which is too long (see output.log)",)
 
 
 def test_a_suite_in_which_nothing_ran_is_no_success(tmp_path: Path) -> None:
     skipped = '<testsuite><testcase classname="a" name="b"><skipped/></testcase></testsuite>'
-    assert results.judge(KERNEL, "6.12.117", 0, fill(tmp_path, skipped), 1.0).problems == ("no test passed",)
-    assert results.judge(KERNEL, "6.12.117", 5, fill(tmp_path, "<testsuite/>"), 1.0).problems == (
+    assert results.judge(KERNEL, "6.12.117", ended(0, 1.0), fill(tmp_path, skipped)).problems == ("no test passed",)
+    assert results.judge(KERNEL, "6.12.117", ended(5, 1.0), fill(tmp_path, "<testsuite/>")).problems == (
         "the suite ended with 5",
         "no test passed",
     )
 
 
 def test_verdicts_round_trip(tmp_path: Path) -> None:
-    verdict = results.judge(KERNEL, "6.12.117", 1, fill(tmp_path), 1.0)
+    verdict = results.judge(KERNEL, "6.12.117", ended(1, 1.0), fill(tmp_path))
     results.save(verdict, tmp_path)
     assert results.load(tmp_path) == verdict
     assert results.load(tmp_path / "other") is None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import contextlib
+import fcntl
 import os
 import platform
 import shutil
@@ -169,13 +170,16 @@ def run_suite(rows: Matrix, kernels: Sequence[Kernel], options: argparse.Namespa
 def suite_on(rows: Matrix, kernel: Kernel, options: argparse.Namespace) -> results.Verdict:
     command = ["sh", "tests/vmtest/guest-suite.sh", *options.pytest]
     with results_folder(kernel.name) as folder:
-        with (
-            prepared(rows, kernel, command, options.add, folder, options) as (guest, release),
-            (folder / "output.log").open("wb", buffering=0) as log,
-        ):
-            outcome = guest.run(log.write, log.write, options.timeout or SUITE_TIMEOUT_S)
-        results.unpack(outcome.results, folder)
-        verdict = results.judge(kernel, release, outcome.status, folder, outcome.duration_s)
+        try:
+            with (
+                prepared(rows, kernel, command, options.add, folder, options) as (guest, release),
+                (folder / "output.log").open("wb", buffering=0) as log,
+            ):
+                outcome = guest.run(log.write, log.write, options.timeout or SUITE_TIMEOUT_S)
+            results.unpack(outcome.results, folder)
+            verdict = results.judge(kernel, release, outcome, folder)
+        except MatrixError as error:  # of this kernel alone: the others have their turn
+            verdict = results.Verdict(kernel.name, "", (str(error),), (), 0.0)
         results.save(verdict, folder)
     return verdict
 
@@ -191,12 +195,14 @@ def prepared(
 ) -> Iterator[tuple[qemu.Guest, str]]:
     """A guest ready to run the command, and the release of its kernel; what it boots from is gone afterwards."""
     cache = fetch.cache_dir()
-    unpacked = fetch.Archive(kernel.arch, rows.suites, cache).kernel(kernel)
-    if kernel.arch == host_arch():
-        build_workloads()
-        setup = native.setup(cache)
-    else:
-        setup = foreign.setup(kernel.arch, cache)
+    with locked(cache):
+        unpacked = fetch.Archive(kernel.arch, rows.suites, cache).kernel(kernel)
+        if kernel.arch == host_arch():
+            build_workloads()
+            setup = native.setup(cache)
+        else:
+            setup = foreign.setup(kernel.arch, cache)
+        modules = initramfs.module_archive(cache, unpacked.release, unpacked.modules)
     environment = {
         "HOME": "/root",
         "VMTEST_KERNEL": kernel.name,
@@ -204,11 +210,10 @@ def prepared(
         "VMTEST_RMAP": kernel.rmap,
         "VMTEST_RESULTS": "/results",
     }
-    parts = [setup.base, initramfs.module_archive(cache, unpacked.release, unpacked.modules)]
     with tempfile.TemporaryDirectory(prefix="vmtest-") as temporary:
         initrd = Path(temporary, "initrd")
         with initrd.open("wb") as stream:
-            for part in parts:
+            for part in (setup.base, modules):
                 with part.open("rb") as source:
                     shutil.copyfileobj(source, stream)
             initramfs.write_run(stream, setup, command, environment, [path.absolute() for path in files])
@@ -223,6 +228,15 @@ def prepared(
             accelerator=options.accelerator,
         )
         yield guest, unpacked.release
+
+
+@contextlib.contextmanager
+def locked(cache: Path) -> Iterator[None]:
+    """Let one at a time fill the cache, of this process's guests and of others'."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def host_arch() -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from memtrack.hooks import RSS_TIERS
 from tests.vmtest.matrix import Kernel
+from tests.vmtest.qemu import Outcome
 
 JUNIT = "junit.xml"
 DOCTOR = "doctor.json"
@@ -91,24 +92,26 @@ def tier_problems(kernel: Kernel, doctor: str | None) -> list[str]:
     return problems
 
 
-def judge(kernel: Kernel, release: str, status: int | None, folder: Path, duration_s: float) -> Verdict:
-    """The verdict from the exit status of guest-suite.sh (None: it never told one) and the files it left."""
+def judge(kernel: Kernel, release: str, outcome: Outcome, folder: Path) -> Verdict:
+    """The verdict from how guest-suite.sh ended and the files it left."""
     problems = []
     cases: list[Case] = []
-    if status is None:
+    if outcome.timed_out:
+        problems.append(f"ended after {outcome.duration_s:.0f} s, which is too long (see output.log)")
+    elif outcome.status is None:
         problems.append("the guest ended without a result (see console.log)")
     else:
         doctor = folder / DOCTOR
         problems += tier_problems(kernel, doctor.read_text() if doctor.exists() else None)
-        if status:
-            problems.append(f"the suite ended with {status}")
+        if outcome.status:
+            problems.append(f"the suite ended with {outcome.status}")
     junit = folder / JUNIT
     if junit.exists():
         cases = parse_junit(junit.read_text())
         problems += [f"{case.name}: {case.detail}".splitlines()[0] for case in cases if case.outcome == "failed"]
-    if status is not None and not any(case.outcome == "passed" for case in cases):
+    if outcome.status is not None and not any(case.outcome == "passed" for case in cases):
         problems.append("no test passed")
-    return Verdict(kernel.name, release, tuple(problems), tuple(cases), duration_s)
+    return Verdict(kernel.name, release, tuple(problems), tuple(cases), outcome.duration_s)
 
 
 def save(verdict: Verdict, folder: Path) -> None:
