@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,9 @@ def recorder(heard: Path, recording: Path) -> Iterator[subprocess.Popen[bytes]]:
         until(lambda: is_ready(heard))
         yield process
     finally:
-        process.kill()
+        # The listener too: it lives on when memtrack is killed.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
