@@ -85,12 +85,13 @@ def test_a_fork_may_leave_the_block_too() -> None:
 
 
 MANY = """
-import gc, os, sys, threading
+import ctypes, gc, os, sys, threading
 from pathlib import Path
 import memtrack
 
 def state():
     gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what is free in the heaps of threads that have ended
     status = dict(line.split(":\\t") for line in Path("/proc/self/status").read_text().splitlines())
     return {
         "descriptors": sorted(os.listdir("/proc/self/fd")),
@@ -108,7 +109,7 @@ def trackers(count):
         del tracker
 
 def settled():
-    # The allocator keeps what it was given back for a while, now and then: the least of several is what is in use.
+    # A heap may be held up for a moment: the least of several is what is in use.
     states = []
     for _ in range(4):
         trackers(1)
@@ -119,19 +120,22 @@ def settled():
 # Whatever is built up once, as caches, is there after the first few.
 trackers(4)
 before, least_before = settled()
-trackers(int(sys.argv[1]))
-after, least_after = settled()
-assert after == before, (after, before)
-print(*(least_after[name] - least_before[name] for name in least_after))
+for _ in range(3):
+    trackers(int(sys.argv[1]))
+    after, least_after = settled()
+    assert after == before, (after, before)
+    print(*(least_after[name] - least_before[name] for name in least_after))
+    least_before = least_after
 """
 
 
 def test_many_trackers_in_turn_grow_nothing() -> None:
-    count = int(os.environ.get("MEMTRACK_TEST_TRACKERS", "20"))
+    count = int(os.environ.get("MEMTRACK_TEST_TRACKERS", "10"))
     done = subprocess.run([sys.executable, "-c", MANY, str(count)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    grown, mappings = map(int, done.stdout.split())
-    # The largest things that a tracker holds for itself are its log and the consumer's buffers, 1 MiB each: less than
-    # one of them in all is what heaps vary by.
-    assert grown < 1 << 20, f"{count} trackers left {grown} bytes"
-    assert mappings < count / 2
+    grown, mappings = zip(*(map(int, line.split()) for line in done.stdout.splitlines()), strict=True)
+    # What each tracker leaves is left in each of the three batches. A heap grows by steps, some 400 KiB at a time, until
+    # it has what three threads come to need, after 60 trackers or so: the batch that grew least tells. A tracker's log
+    # and the consumer's buffers, 1 MiB each, would show, and so would a sixteenth of one.
+    assert min(grown) < count * (64 << 10), f"{count} trackers left {grown} bytes"
+    assert min(mappings) < count / 2
