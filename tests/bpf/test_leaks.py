@@ -135,7 +135,7 @@ def test_many_trackers_in_turn_grow_nothing() -> None:
     assert done.returncode == 0, done.stderr
     grown, mappings = zip(*(map(int, line.split()) for line in done.stdout.splitlines()), strict=True)
     # What each tracker leaves is left in each of the three batches. A heap grows by steps, some 400 KiB at a time,
-    # until it has what three threads come to need, after 60 trackers or so: so the batch that grew least tells. A tracker's
-    # log and the consumer's buffers, 1 MiB each, would show, and so would a sixteenth of one.
+    # until it has what three threads come to need, after 60 trackers or so: the batch that grew least tells. A log or
+    # a buffer of the consumer's, 1 MiB each, would show, and so would a sixteenth of one.
     assert min(grown) < count * (64 << 10), f"{count} trackers left {grown} bytes"
     assert min(mappings) < count / 2
