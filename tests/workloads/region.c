@@ -27,7 +27,7 @@ static char *map(void *hint, size_t bytes, int flags, int fd)
 }
 
 /* EINVAL is a kernel without transparent huge pages. */
-static void no_huge_pages(char *start, size_t bytes)
+void small_pages_only(char *start, size_t bytes)
 {
     REQUIRE(!madvise(start, bytes, MADV_NOHUGEPAGE) || errno == EINVAL);
 }
@@ -36,7 +36,7 @@ char *map_anon(size_t bytes)
 {
     char *start = map(NULL, bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
 
-    no_huge_pages(start, bytes);
+    small_pages_only(start, bytes);
     return start;
 }
 
@@ -44,7 +44,7 @@ char *map_shared_anon(size_t bytes)
 {
     char *start = map(NULL, bytes, MAP_SHARED | MAP_ANONYMOUS, -1);
 
-    no_huge_pages(start, bytes);
+    small_pages_only(start, bytes);
     return start;
 }
 

@@ -13,6 +13,7 @@ char *map_file(int fd, size_t bytes, bool shared);
 /* Private, aligned to the size of a huge page, with or without MADV_HUGEPAGE. */
 char *map_aligned(size_t bytes, bool huge);
 void unmap(void *start, size_t bytes);
+void small_pages_only(char *start, size_t bytes);
 
 void write_pages(void *start, size_t bytes); /* a byte of each page, and a different one in each */
 void write_steps(void *start, size_t bytes, size_t step);

@@ -33,7 +33,7 @@ int main(void)
     EXPECT_NET(quiet("hole unmapped"), base, .anon = pages(SIZE - HOLE));
 
     REQUIRE(mmap(hole, HOLE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == hole);
-    REQUIRE(!madvise(hole, HOLE, MADV_NOHUGEPAGE));
+    small_pages_only(hole, HOLE);
     note("hole refaulted", 0, (uintptr_t)hole, pages(HOLE));
     write_pages(hole, HOLE);
     EXPECT_NET(quiet("hole refaulted"), base, .anon = pages(SIZE));
