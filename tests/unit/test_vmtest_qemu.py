@@ -83,13 +83,22 @@ def running(pid: int) -> bool:
         return False
 
 
+def command_line(guest: Guest) -> list[str]:
+    command = guest.command({"stdout": 5}, [Path("/d")])
+    return command[3:] if command[0] == "setpriv" else command
+
+
+def test_places_for_more_processors(tmp_path: Path) -> None:
+    command = command_line(guest(tmp_path, possible_processors=255))
+    assert command[command.index("-smp") + 1] == "2,maxcpus=255,sockets=255,cores=1,threads=1"
+    assert command[len(command) - 1 - command[::-1].index("-cpu") + 1].startswith("Haswell-v4,-cx16,")
+
+
 def test_the_command_line(tmp_path: Path) -> None:
-    command = guest(tmp_path, boot="maxcpus=2", memory_mib=2048, processors=255).command({"stdout": 5}, [Path("/d")])
-    if command[0] == "setpriv":
-        command = command[3:]
+    command = command_line(guest(tmp_path, boot="maxcpus=2", memory_mib=1024))
     assert command[0] == "qemu-system-x86_64"
-    assert command[command.index("-smp") + 1] == "255"
-    assert command[command.index("-m") + 1] == "2048"
+    assert command[command.index("-smp") + 1] == "2"
+    assert command[command.index("-m") + 1] == "1024"
     words = command[command.index("-append") + 1].split()
     assert {"console=ttyS0", "rootfstype=ramfs", "panic=-1", "maxcpus=2"} <= set(words)
     assert "file,id=stdout,path=/dev/fd/5" in command

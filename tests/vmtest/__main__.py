@@ -224,7 +224,7 @@ def prepared(
             console_log=folder / "console.log",
             boot=f"{kernel.boot} {options.boot}".strip(),
             memory_mib=options.memory or kernel.memory_mib,
-            processors=kernel.processors,
+            possible_processors=kernel.possible_processors,
             accelerator=options.accelerator,
         )
         yield guest, unpacked.release

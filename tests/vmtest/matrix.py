@@ -33,7 +33,8 @@ class Kernel:
 
     `name` is what the command line calls it; `series` and `flavour` select the package (6.12, cloud-amd64). `rss` and
     `rmap` are what this kernel must reach, in the words of `memtrack doctor --json`. `boot` is added to the kernel's
-    command line. Two processors are enough for races between CPUs. `ci`: part of what CI runs.
+    command line. `possible_processors`: how many the kernel is to believe that it might get, if more than the two
+    that it has. `ci`: part of what CI runs.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Kernel:
     rmap: str
     boot: str = ""
     memory_mib: int = 2048
-    processors: int = 2
+    possible_processors: int = 0
     ci: bool = False
 
 
