@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import platform
 import tempfile
@@ -10,6 +11,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, cast
 
@@ -374,14 +376,23 @@ def _figures(pages: Sequence[int], page_bytes: int) -> Figures:
     return Figures(file + anon + shmem, anon, file, shmem, swap)
 
 
+class _TemporaryFile(io.FileIO):
+    """A file without a name, which goes away with whoever holds it last: a recording need not be closed."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 def _temporary_file() -> BinaryIO:
     try:
-        return cast(BinaryIO, tempfile.TemporaryFile(prefix="memtrack-"))
+        fd, name = tempfile.mkstemp(prefix="memtrack-")
+        Path(name).unlink()
     except OSError as error:
         raise OutputError(
             f"cannot make a temporary file for the recording: {str(error.strerror).lower()}",
             "set TMPDIR, or give an output",
         ) from error
+    return cast(BinaryIO, _TemporaryFile(fd, "rb+"))
 
 
 def _ring_bytes(wanted: int | None) -> int:
