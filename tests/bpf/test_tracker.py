@@ -172,9 +172,10 @@ def test_processes_that_cannot_be_adopted(sleeper: subprocess.Popen[bytes]) -> N
 def test_it_may_take_in_its_own_process() -> None:
     with Tracker() as tracker:
         assert tracker.adopt(os.getpid()) >= 1
-        data = bytearray(16 << 20)
-        data[::4096] = b"x" * (len(data) // 4096)
-        time.sleep(0.3)
+        with mmap.mmap(-1, 16 << 20) as data:  # not from the heap, whose pages may have been touched before
+            for offset in range(0, len(data), mmap.PAGESIZE):
+                data[offset] = 1
+            time.sleep(0.3)
     with tracker.recording as recording:
         (own,) = (process for process in recording.processes if process.pid == os.getpid())
         assert own.state == "alive"
