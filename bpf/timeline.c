@@ -25,6 +25,13 @@
 /* Wide enough for the sum of as many figures as there are pids, and for any number of pages in bytes. */
 typedef __int128 wide;
 
+/* The largest PEAK. */
+struct certain {
+    wide sum;
+    int64_t values[MEMBERS];
+    uint64_t at_ns, processes;
+};
+
 /* Figures and sums of a layer; `told` is of a PEAK that is not complete yet. */
 struct top {
     wide sum;
@@ -34,6 +41,7 @@ struct top {
     uint64_t at_ns, processes;
     int64_t told[MEMBERS];
     uint32_t told_members;
+    struct certain certain; /* none where at_ns is 0 */
 };
 
 struct held {
@@ -71,7 +79,7 @@ struct slot {
 
 struct timeline {
     uint64_t page_size;
-    bool has_rmap;
+    bool has_rmap, sampled;
     int error;
     struct layer rss, rmap;
     uint64_t epoch, known;
@@ -421,14 +429,20 @@ static void tell(struct timeline *t, const struct event *event)
     top->told_members = 0;
     sum = (wide)top->told[EVENT_MEMBER_FILE] + top->told[EVENT_MEMBER_ANON] + top->told[EVENT_MEMBER_SHMEM];
     /* Nothing was seen where there is no time; a part that is missing was lost. */
-    if (!event->peak.at_ns || told != ALL_MEMBERS || sum <= top->sum)
+    if (!event->peak.at_ns || told != ALL_MEMBERS)
         return;
-    top->sum = sum;
+    if (!top->certain.at_ns || sum > top->certain.sum) {
+        top->certain = (struct certain){.sum = sum, .at_ns = event->peak.at_ns, .processes = event->peak.processes};
+        memcpy(top->certain.values, top->told, sizeof(top->told));
+    }
+    if (!t->sampled && top->certain.sum < top->sum) /* and of equal ones it is the first */
+        return;
+    top->sum = top->certain.sum;
     for (member = 0; member < MEMBERS; member++)
-        top->values[member] = top->told[member];
+        top->values[member] = top->certain.values[member];
     top->known = ALL_MEMBERS;
-    top->at_ns = event->peak.at_ns;
-    top->processes = event->peak.processes;
+    top->at_ns = top->certain.at_ns;
+    top->processes = top->certain.processes;
     top->observed = true;
 }
 
@@ -589,7 +603,7 @@ int timeline__feed(struct timeline *t, const void *events, size_t size)
     return 0;
 }
 
-struct timeline *timeline__new(uint64_t page_size, bool has_rmap, uint64_t seed)
+struct timeline *timeline__new(uint64_t page_size, bool has_rmap, bool sampled, uint64_t seed)
 {
     struct timeline *t = calloc(1, sizeof(*t));
 
@@ -597,6 +611,7 @@ struct timeline *timeline__new(uint64_t page_size, bool has_rmap, uint64_t seed)
         return NULL;
     t->page_size = page_size;
     t->has_rmap = has_rmap;
+    t->sampled = sampled;
     t->seed = seed | 1;
     t->rss.peak.sum = t->rmap.peak.sum = -1;
     t->slots_bits = FIRST_SLOTS_BITS;

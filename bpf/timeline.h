@@ -56,7 +56,7 @@ struct timeline_result {
 };
 
 /* `seed` is random: pids that a file was made of to collide in a hash table must not. NULL where there is no memory. */
-struct timeline *timeline__new(uint64_t page_size, bool has_rmap, uint64_t seed);
+struct timeline *timeline__new(uint64_t page_size, bool has_rmap, bool sampled, uint64_t seed);
 void timeline__free(struct timeline *timeline);
 
 /*

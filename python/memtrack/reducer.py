@@ -44,20 +44,27 @@ def of_header(header: Mapping[str, Any]) -> Reducer:
     return make(**options(header))
 
 
-def make(*, page_size: int = 4096, byte_order: ByteOrder = NATIVE, rss: bool = True, rmap: bool = False) -> Reducer:
+def make(
+    *,
+    page_size: int = 4096,
+    byte_order: ByteOrder = NATIVE,
+    rss: bool = True,
+    rmap: bool = False,
+    sampled: bool = False,
+) -> Reducer:
     """The fastest that there is; the arguments are Timeline's."""
     if byte_order == NATIVE and page_size < _LARGEST_PAGE:
         try:
-            return NativeTimeline(page_size=page_size, rss=rss, rmap=rmap)
+            return NativeTimeline(page_size=page_size, rss=rss, rmap=rmap, sampled=sampled)
         except ImportError:  # not built, or not for this machine
             pass
-    return Timeline(page_size=page_size, byte_order=byte_order, rss=rss, rmap=rmap)
+    return Timeline(page_size=page_size, byte_order=byte_order, rss=rss, rmap=rmap, sampled=sampled)
 
 
 class NativeTimeline:
     """bpf/timeline.c, with timeline.Timeline's methods. Raises ImportError without the extension."""
 
-    def __init__(self, *, page_size: int = 4096, rss: bool = True, rmap: bool = False) -> None:
+    def __init__(self, *, page_size: int = 4096, rss: bool = True, rmap: bool = False, sampled: bool = False) -> None:
         # Reading must not need the extension, and must not load it before there is anything to reduce.
         from memtrack._native import ffi, lib
 
@@ -66,7 +73,7 @@ class NativeTimeline:
         self._has_rmap = rmap
         # Two threads in the C code would be more than wrong figures.
         self._lock = threading.Lock()
-        handle = lib.timeline__new(page_size, rmap, int.from_bytes(os.urandom(8), "little"))
+        handle = lib.timeline__new(page_size, rmap, sampled, int.from_bytes(os.urandom(8), "little"))
         if not handle:
             raise MemoryError
         self._timeline = ffi.gc(handle, lib.timeline__free)

@@ -18,7 +18,9 @@ The state machine, which bpf/timeline.c has a second time, for machines that can
 * Peaks: a sum is a candidate after each RMAP, after each RSS but swap's, and after the SYNC of the last member, when
   the four are one statement. The first instant of the largest sum is kept, with its parts.
 * PEAK is a sum that the kernel side saw, and a candidate in the rss layer of its process, or of the tree (pid 0), once
-  the last member completes it. It tells what was not recorded: events that were lost, or left out.
+  the last member completes it. It tells what was not recorded: events that were lost, or left out. Where every change
+  has its record, sums of records are never too high. Where they are samples, a sum of figures of different age may be:
+  there the largest PEAK stands, and what the sums came to only since the last one.
 * What replaces a page in place (copy on write, the split of a huge page) is mapped before the old is unmapped, and the
   rmap sum between the two never was. So adding at an address is looked at together with the same task's next event:
   where that removes at the same address something of another member, or the same number of pages > 1, the two are one
@@ -94,7 +96,7 @@ _Record: TypeAlias = tuple[int, int, int, int, int, int, int, int]
 class _Held:
     """One layer of one process."""
 
-    __slots__ = ("peak", "peak_sum", "sum", "told", "values")
+    __slots__ = ("certain", "peak", "peak_sum", "sum", "told", "values")
 
     def __init__(self) -> None:
         self.values: list[Figure] = [None] * _MEMBERS
@@ -102,6 +104,7 @@ class _Held:
         self.peak_sum = -1
         self.peak: Top | None = None
         self.told: dict[int, int] = {}  # of a PEAK that is not complete yet, by member
+        self.certain: tuple[int, Top] | None = None  # the largest PEAK, with its sum
 
     def forget(self) -> None:
         self.values = [None] * _MEMBERS
@@ -111,7 +114,7 @@ class _Held:
 class _Layer:
     """One layer of the tree."""
 
-    __slots__ = ("peak", "peak_sum", "sum", "told", "totals")
+    __slots__ = ("certain", "peak", "peak_sum", "sum", "told", "totals")
 
     def __init__(self) -> None:
         self.totals = [0] * _MEMBERS
@@ -119,6 +122,7 @@ class _Layer:
         self.peak_sum = -1
         self.peak: Top | None = None
         self.told: dict[int, int] = {}  # of a PEAK that is not complete yet, by member
+        self.certain: tuple[int, Top] | None = None  # the largest PEAK, with its sum
 
     def forget(self) -> None:
         self.totals = [0] * _MEMBERS
@@ -198,9 +202,18 @@ class Timeline:
     """Feed it records in the order of the file; ask at any time."""
 
     def __init__(
-        self, *, page_size: int = 4096, byte_order: ByteOrder = NATIVE, rss: bool = True, rmap: bool = False
+        self,
+        *,
+        page_size: int = 4096,
+        byte_order: ByteOrder = NATIVE,
+        rss: bool = True,
+        rmap: bool = False,
+        sampled: bool = False,
     ) -> None:
-        """`rss` and `rmap`: whether the layer was recorded; the figures of one that was not are None."""
+        """`rss` and `rmap`: whether the layer was recorded; the figures of one that was not are None.
+
+        `sampled`: not every change has its record.
+        """
         order = "<" if byte_order == "little" else ">"
         # Type, time, pid, tid, then the payload as RSS, SYNC and RMAP have it; the rare others are read where they lie.
         self._record = struct.Struct(order + "B7xQIIiIQQ")
@@ -212,6 +225,7 @@ class Timeline:
         self._page_size = page_size
         self._has_rss = rss
         self._has_rmap = rmap
+        self._sampled = sampled
         self._rss = _Layer()
         self._rmap = _Layer()
         self._epoch = 0
@@ -425,9 +439,13 @@ class Timeline:
             return
         told, top.told = top.told, {}
         # Nothing was seen where there is no time; a part that is missing was lost.
-        if at_ns and len(told) == _MEMBERS and (total := told[_FILE] + told[_ANON] + told[_SHMEM]) > top.peak_sum:
-            top.peak_sum = total
-            top.peak = (at_ns, [told[member] for member in range(_MEMBERS)], None if pid else processes)
+        if not at_ns or len(told) < _MEMBERS:
+            return
+        total = told[_FILE] + told[_ANON] + told[_SHMEM]
+        if top.certain is None or total > top.certain[0]:
+            top.certain = total, (at_ns, [told[member] for member in range(_MEMBERS)], None if pid else processes)
+        if self._sampled or top.certain[0] >= top.peak_sum:  # and of equal ones it is the first
+            top.peak_sum, top.peak = top.certain
 
     def _lose(self, lost_events: int) -> None:
         self._lost_events = min(self._lost_events + lost_events, _MOST_LOST)
@@ -462,12 +480,13 @@ class Timeline:
 
 def options(header: Mapping[str, Any]) -> dict[str, Any]:
     """What a reducer of the recording that has this header is made with."""
-    sources = header.get("sources", {})
+    sources, detail = header.get("sources", {}), header.get("detail", {})
     return {
         "page_size": header["page_size"],
         "byte_order": header["byte_order"],
         "rss": sources.get("rss", {"hook": ""}).get("hook") is not None,
         "rmap": sources.get("rmap", {}).get("tier") is not None,
+        "sampled": not detail.get("events", True) or any(detail.get(f"resolution_{unit}") for unit in ("bytes", "ns")),
     }
 
 

@@ -104,11 +104,17 @@ _STREAMS = st.lists(
 
 
 def differ(
-    pieces: list[bytes], *, rss: bool = True, rmap: bool = True, page_size: int = PAGE, ask: bool = False
+    pieces: list[bytes],
+    *,
+    rss: bool = True,
+    rmap: bool = True,
+    sampled: bool = False,
+    page_size: int = PAGE,
+    ask: bool = False,
 ) -> None:
     """Feeds both, and asks both: at the end, or after each piece."""
-    plain = Timeline(page_size=page_size, rss=rss, rmap=rmap)
-    native = NativeTimeline(page_size=page_size, rss=rss, rmap=rmap)
+    plain = Timeline(page_size=page_size, rss=rss, rmap=rmap, sampled=sampled)
+    native = NativeTimeline(page_size=page_size, rss=rss, rmap=rmap, sampled=sampled)
     for piece in pieces:
         plain.feed(piece)
         native.feed(piece)
@@ -121,10 +127,10 @@ def differ(
 
 
 @settings(deadline=None, max_examples=400)
-@given(_STREAMS, st.booleans(), st.booleans(), st.sampled_from([4096, 65536, 1 << 30]), st.booleans())
-@example([b""], True, True, 4096, True)
-def test_any_stream(pieces: list[bytes], rss: bool, rmap: bool, page_size: int, ask: bool) -> None:
-    differ(pieces, rss=rss, rmap=rmap, page_size=page_size, ask=ask)
+@given(_STREAMS, st.booleans(), st.booleans(), st.booleans(), st.sampled_from([4096, 65536, 1 << 30]), st.booleans())
+@example([b""], True, True, False, 4096, True)
+def test_any_stream(pieces: list[bytes], rss: bool, rmap: bool, sampled: bool, page_size: int, ask: bool) -> None:
+    differ(pieces, rss=rss, rmap=rmap, sampled=sampled, page_size=page_size, ask=ask)
 
 
 @settings(deadline=None, max_examples=200)

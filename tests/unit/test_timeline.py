@@ -30,8 +30,8 @@ def _each_reducer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(sys.modules[__name__], "_make", reducer.make)
 
 
-def reduce(stream: Stream, *, rss: bool = True, rmap: bool = False) -> Result:
-    timeline = _make(page_size=PAGE, rss=rss, rmap=rmap)
+def reduce(stream: Stream, *, rss: bool = True, rmap: bool = False, sampled: bool = False) -> Result:
+    timeline = _make(page_size=PAGE, rss=rss, rmap=rmap, sampled=sampled)
     timeline.feed(stream.data)
     return timeline.result()
 
@@ -392,6 +392,26 @@ def test_a_peak_that_was_told_counts_where_it_is_larger() -> None:
 def test_a_peak_is_overtaken_by_what_is_seen_later() -> None:
     result = reduce(Stream().root(10).peak(10, 77, anon=5 * MIB).rss(10, ANON, 6 * MIB))
     assert figures(only(result).peak) == held(anon=6 * MIB)
+
+
+def test_a_peak_stands_instead_of_sums_of_samples() -> None:
+    """The root's 5 MiB went before the child got 4, and no record says so."""
+    stream = Stream().root(10, anon=5 * MIB).fork(11, 10).sync(11, anon=4 * MIB)
+    assert figures(reduce(stream, sampled=True).peak) == held(anon=9 * MIB)
+    stream.peak(10, 77, anon=5 * MIB).exit(10).peak(0, 78, 1, anon=6 * MIB)
+    result = reduce(stream, sampled=True)
+    assert figures(result.peak) == held(anon=6 * MIB)
+    assert figures(by_pid(result)[10].peak) == held(anon=5 * MIB)
+    assert figures(reduce(stream).peak) == held(anon=9 * MIB)
+
+
+def test_of_samples_the_largest_peak_counts_and_what_came_after_the_last() -> None:
+    stream = Stream().root(10).peak(10, 77, anon=5 * MIB).rss(10, ANON, 6 * MIB)
+    assert figures(only(reduce(stream, sampled=True)).peak) == held(anon=6 * MIB)
+    stream.peak(10, 78, anon=3 * MIB)
+    last = only(reduce(stream, sampled=True)).peak
+    assert figures(last) == held(anon=5 * MIB)
+    assert last.at_ns == 77
 
 
 def test_a_peak_in_part_or_of_nothing_is_none() -> None:
