@@ -67,6 +67,17 @@ def test_totals_are_those_of_the_events(command: tuple[str, ...], workloads: Pat
         assert figures(other) == figures(one)
 
 
+@pytest.mark.parametrize("resolution", ["1ns", "100ms", "4KiB", "1MiB", "1GiB"])
+def test_peaks_are_exact_at_any_resolution(resolution: str, workloads: Path) -> None:
+    """Sums of the records would be of figures of different age: what one child has given back counts in them."""
+    with Tracker() as events, Tracker(resolution=resolution) as samples:
+        if not samples.plan.counters_are_percpu:
+            pytest.skip("this kernel keeps no totals")
+        beside.run([events, samples], [workloads / "copies"])
+    with events.recording as one, samples.recording as other:
+        assert figures(other) == figures(one)
+
+
 def figures(recording: Recording) -> dict[str, object]:
     """Without times and numbers of processes: who was first of two CPUs is the recorder's view."""
     top = recording.peak
