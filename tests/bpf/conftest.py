@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.bpf import environment
+
 SETTINGS = (
     "/proc/swaps",
     "/proc/sys/vm/min_free_kbytes",
@@ -23,9 +25,10 @@ SETTINGS = (
 
 
 def settings() -> dict[str, str]:
-    values = {path: Path(path).read_text() for path in SETTINGS if Path(path).exists()}
-    pools = Path("/sys/kernel/mm/hugepages").glob("*/nr_hugepages")
-    return values | {str(pool): pool.read_text() for pool in pools}
+    with environment.alone():  # not those that another run has made
+        values = {path: Path(path).read_text() for path in SETTINGS if Path(path).exists()}
+        pools = Path("/sys/kernel/mm/hugepages").glob("*/nr_hugepages")
+        return values | {str(pool): pool.read_text() for pool in pools}
 
 
 def descriptors() -> dict[str, str]:
