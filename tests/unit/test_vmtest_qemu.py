@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import threading
 import time
 from pathlib import Path
 
@@ -73,6 +74,26 @@ def test_a_guest_out_of_time_is_ended_with_all_that_it_started(stand_in: Path) -
             break
         time.sleep(0.05)
     assert not running(pid)
+
+
+def test_guests_of_other_threads_can_be_ended(stand_in: Path) -> None:
+    write_stand_in(stand_in, "printf up >$stdout; exec sleep 300")
+    up = threading.Event()
+    ended: list[str] = []
+
+    def work() -> None:
+        try:
+            guest(stand_in).run(lambda _: up.set(), lambda _: None, 300)
+        except MatrixError as error:
+            ended.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert up.wait(20)
+    qemu.end_all()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert ended == ["QEMU ended with -9: "]
 
 
 def running(pid: int) -> bool:

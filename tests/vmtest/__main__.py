@@ -153,18 +153,24 @@ def run_suite(rows: Matrix, kernels: Sequence[Kernel], options: argparse.Namespa
     failed = 0
     # A guest's processors share one thread of the host, so that as many guests as the host has processors run at once.
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for verdict in pool.map(lambda kernel: suite_on(rows, kernel, options), kernels):
-            print(results.line(verdict), flush=True)
-            for problem in verdict.problems[:PROBLEMS_SHOWN]:
-                print(f"    {problem}", flush=True)
-            if len(verdict.problems) > PROBLEMS_SHOWN:
-                print(
-                    f"    and {len(verdict.problems) - PROBLEMS_SHOWN} more (see {RESULTS / verdict.kernel})",
-                    flush=True,
-                )
-            failed += bool(verdict.problems)
+        try:
+            for verdict in pool.map(lambda kernel: suite_on(rows, kernel, options), kernels):
+                tell(verdict)
+                failed += bool(verdict.problems)
+        except BaseException:  # the pool waits for its threads, and they for their guests
+            pool.shutdown(wait=False, cancel_futures=True)
+            qemu.end_all()
+            raise
     print(f"vmtest: {len(kernels) - failed} passed, {failed} failed")
     return 1 if failed else 0
+
+
+def tell(verdict: results.Verdict) -> None:
+    print(results.line(verdict), flush=True)
+    for problem in verdict.problems[:PROBLEMS_SHOWN]:
+        print(f"    {problem}", flush=True)
+    if len(verdict.problems) > PROBLEMS_SHOWN:
+        print(f"    and {len(verdict.problems) - PROBLEMS_SHOWN} more (see {RESULTS / verdict.kernel})", flush=True)
 
 
 def suite_on(rows: Matrix, kernel: Kernel, options: argparse.Namespace) -> results.Verdict:

@@ -39,6 +39,8 @@ DISC_MIB = 256
 
 Sink = Callable[[bytes], object]
 
+_running: set[subprocess.Popen[bytes]] = set()
+
 
 @dataclass
 class Outcome:
@@ -77,12 +79,13 @@ class Guest:
             try:
                 process = stack.enter_context(start(self.command(writers, disc_paths), list(writers.values())))
             finally:
-                for end in writers.values():  # QEMU's alone now, so that the pipes end with it
-                    os.close(end)
+                for writer in writers.values():  # QEMU's alone now, so that the pipes end with it
+                    os.close(writer)
             pumps = [threading.Thread(target=pump, args=(readers[name], sinks[name])) for name in CHANNELS]
             for thread in pumps:
                 thread.start()
             timed_out = False
+            _running.add(process)
             try:
                 said, _ = process.communicate(timeout=timeout_s)
                 if process.returncode:
@@ -90,8 +93,8 @@ class Guest:
             except subprocess.TimeoutExpired:
                 timed_out = True
             finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
+                end(process)
+                _running.discard(process)
                 for thread in pumps:
                     thread.join()
         return Outcome(parse_status(bytes(status)), bytes(results), time.monotonic() - started, timed_out)
@@ -143,6 +146,18 @@ def start(command: Sequence[str], descriptors: Sequence[int]) -> subprocess.Pope
         pass_fds=descriptors,
         start_new_session=True,
     )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End QEMU with all of its session, unless it has ended by itself."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def end_all() -> None:
+    """End every guest of this process; the threads that run them then come to their ends."""
+    for process in list(_running):
+        end(process)
 
 
 def parse_status(said: bytes) -> int | None:
