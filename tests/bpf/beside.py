@@ -10,6 +10,7 @@ from typing import Any
 
 from memtrack import Tracker
 from memtrack.loader import Probes
+from tests.bpf import environment
 
 
 @contextmanager
@@ -31,6 +32,7 @@ def spawned(probes: Sequence[Probes], command: Sequence[object], **options: Any)
 
 
 def run(trackers: Sequence[Tracker], command: Sequence[object]) -> None:
-    """The same under trackers that are entered, to its end."""
-    with spawned([tracker._entered() for tracker in trackers], command) as process:
+    """The same under trackers that are entered, to its end. Workloads want their memory to hold still at times."""
+    probes = [tracker._entered() for tracker in trackers]
+    with environment.no_khugepaged(), spawned(probes, command, stdout=subprocess.DEVNULL) as process:
         assert process.wait(300) == 0
