@@ -226,8 +226,12 @@ def test_a_summary_leaves_the_report_alone() -> None:
     assert [process["comm"] for process in data["processes"]] == ["sh"]
 
 
-# Its parent ends at once; it has a session and a process group of its own.
-DAEMON = "setsid sh -c 'sleep 0.6; exec sleep 0.1' >/dev/null 2>&1 </dev/null & exit 6"
+# It has a session and a process group of its own, and its parent ends when it is itself.
+DAEMON = """
+setsid sleep 0.8 >/dev/null 2>&1 </dev/null &
+until [ "$(cat /proc/$!/comm)" = sleep ]; do sleep 0.02; done
+exit 6
+"""
 
 
 def ends(data: dict[str, Any]) -> list[int | None]:
@@ -235,13 +239,15 @@ def ends(data: dict[str, Any]) -> list[int | None]:
 
 
 def test_members_that_live_on_have_no_end() -> None:
-    done = run("record", "-o", "r", "--", "sh", "-c", DAEMON)
+    done = run("record", "-o", "r", "--", "sh", "-c", DAEMON.replace("0.8", "60"))
     assert done.code == 6
     data = report(Path("r"))
     assert data["complete"]
-    assert None in ends(data)
     alive = [process for process in data["processes"] if process["end_ns"] is None]
-    assert data["processes_left"] == len(alive)
+    for process in alive:
+        os.kill(process["pid"], signal.SIGKILL)
+    assert [process["comm"] for process in alive] == ["sleep"]
+    assert data["processes_left"] == 1
     assert all(process["last"]["rss_bytes"] > 0 and process["exit_code"] is None for process in alive)
     assert "lived on" in done.err
 
