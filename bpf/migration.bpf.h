@@ -33,9 +33,9 @@ enum migration_side {
 
 struct migration {
     __u64 subject; /* the folio; for MIGRATION_COLLECTS the mm. A mark that was left behind fits nothing else. */
-    __u32 dropped; /* of its pages, those that became the zero page instead, which the counters alone show */
-    __u16 member;
-    __u16 over; /* the first of the two programs has seen it end */
+    __u64 mm;
+    __u64 bases; /* rmap_sums.bases when it began, or as of the last drop */
+    __u64 over;  /* the first of the two programs has seen it end */
 };
 
 struct {
@@ -62,21 +62,34 @@ static __always_inline bool migration_inside(enum migration_side side, __u64 sub
     return mark && mark->subject == subject && !mark->over;
 }
 
+static __always_inline __u64 space_bases(__u64 mm)
+{
+    struct space *space = space_of(mm);
+    struct rmap_sums *sums = space ? rmap_sums_of(space) : 0;
+
+    return sums ? sums->bases : 0;
+}
+
 /*
  * These functions can be preempted, and the kernel skips a program that another task on the CPU is in the middle of. So
  * each hook is there twice, in two programs that do the same: for both to be skipped, it takes two such tasks.
  */
-static __always_inline int migration_begins(enum migration_side side, __u64 subject)
+static __always_inline int migration_begins(enum migration_side side, __u64 subject, __u64 mm)
 {
+    struct migration fresh = {.subject = subject, .mm = mm}, *mark = migration_of_current(side);
     __u64 key = bpf_get_current_task() | side;
-    struct migration mark = {.subject = subject};
 
-    if (migration_inside(side, subject))
-        return 0; /* by the first of the two programs, most likely */
-    if (!bpf_map_update_elem(&migrations, &key, &mark, BPF_NOEXIST))
-        __sync_fetch_and_add(&migrations_under_way, 1);
-    else
-        bpf_map_update_elem(&migrations, &key, &mark, BPF_ANY);
+    fresh.bases = space_bases(mm);
+    if (!mark) {
+        if (!bpf_map_update_elem(&migrations, &key, &fresh, BPF_NOEXIST))
+            __sync_fetch_and_add(&migrations_under_way, 1);
+        return 0;
+    }
+    if (!mark->over && mark->subject == subject && mark->mm == mm)
+        return 0; /* by the first of the two programs */
+    if (!mark->over)
+        TALLY(migrations_missed, 1); /* neither of the two saw the end of the last */
+    *mark = fresh;
     return 0;
 }
 
@@ -104,31 +117,34 @@ static __noinline __s64 migration_counts(struct rmap_sums *sums, __u32 member, _
 }
 
 /*
- * What was dropped counts here and not before, so that a mark that was left behind makes no change. Returns how many
- * pages that is. Either of the two programs may be the first.
+ * Whether a page of an entry that becomes the zero page is to be taken off the sum. Not if its removal was counted: then
+ * it is gone already. Nor if the base lacks it: the counter moves first, and the program that sees it runs afterwards.
+ * In the call in which the base was taken, the counter tells: it is what it was then, as nobody else moves it yet.
  */
-static __always_inline __s64 migration_ends(enum migration_side side, struct space *space, __u32 *member)
+static __always_inline bool drop_counts(struct migration *mark, struct rmap_sums *sums, __u32 member)
+{
+    if (mark->bases != sums->bases) {
+        mark->bases = sums->bases;
+        if (counter_pages(mark->mm, member) == sums->base[member & 3])
+            return false;
+    }
+    __sync_fetch_and_add(&sums->base[member & 3], -1);
+    return !migrating_take(sums, member, 1);
+}
+
+/* Either of the two programs may be the first. */
+static __always_inline int migration_ends(enum migration_side side)
 {
     __u64 key = bpf_get_current_task() | side;
     struct migration *mark = bpf_map_lookup_elem(&migrations, &key);
-    struct rmap_sums *sums;
-    __s64 dropped;
 
-    if (!mark) {
+    if (!mark)
         TALLY(migrations_missed, 1);
-        return 0;
-    }
-    if (mark->over) {
-        if (!bpf_map_delete_elem(&migrations, &key))
-            __sync_fetch_and_add(&migrations_under_way, -1);
-        return 0;
-    }
-    mark->over = 1;
-    dropped = mark->dropped;
-    *member = mark->member & 3;
-    sums = dropped && space ? rmap_sums_of(space) : 0;
-    /* Those whose removal was counted are gone already. */
-    return sums ? dropped - migrating_take(sums, *member, dropped) : 0;
+    else if (!mark->over)
+        mark->over = 1;
+    else if (!bpf_map_delete_elem(&migrations, &key))
+        __sync_fetch_and_add(&migrations_under_way, -1);
+    return 0;
 }
 
 #endif

@@ -191,54 +191,56 @@ static __always_inline int rmap_remove(__u64 number, struct folio *folio, struct
 
 /* --- migration --------------------------------------------------------------------------------------------- */
 
-static __always_inline int rmap_migrated(enum migration_side side, struct space *space)
-{
-    __u32 member = 0;
-    __s64 dropped = migration_ends(side, space, &member);
-
-    return dropped && space ? rmap_change(space, 0, member, -dropped, 0) : 0;
-}
-
-/* Entry and exit, each twice. `subject` and `space` in terms of the arguments. */
-#define MIGRATION_HOOKS(function, side, subject, space, ...) \
-    SEC("fentry/" #function)                                 \
-    int BPF_PROG(function, __VA_ARGS__)                      \
-    {                                                        \
-        return migration_begins(side, subject);              \
-    }                                                        \
-    SEC("fentry/" #function)                                 \
-    int BPF_PROG(function##_again, __VA_ARGS__)              \
-    {                                                        \
-        return migration_begins(side, subject);              \
-    }                                                        \
-    SEC("fexit/" #function)                                  \
-    int BPF_PROG(function##_exit, __VA_ARGS__)               \
-    {                                                        \
-        return rmap_migrated(side, space);                   \
-    }                                                        \
-    SEC("fexit/" #function)                                  \
-    int BPF_PROG(function##_exit_again, __VA_ARGS__)         \
-    {                                                        \
-        return rmap_migrated(side, space);                   \
+/* Entry and exit, each twice. `subject` and `mm` in terms of the arguments. */
+#define MIGRATION_HOOKS(function, side, subject, mm, ...) \
+    SEC("fentry/" #function)                              \
+    int BPF_PROG(function, __VA_ARGS__)                   \
+    {                                                     \
+        return migration_begins(side, subject, mm);       \
+    }                                                     \
+    SEC("fentry/" #function)                              \
+    int BPF_PROG(function##_again, __VA_ARGS__)           \
+    {                                                     \
+        return migration_begins(side, subject, mm);       \
+    }                                                     \
+    SEC("fexit/" #function)                               \
+    int BPF_PROG(function##_exit)                         \
+    {                                                     \
+        return migration_ends(side);                      \
+    }                                                     \
+    SEC("fexit/" #function)                               \
+    int BPF_PROG(function##_exit_again)                   \
+    {                                                     \
+        return migration_ends(side);                      \
     }
 
-MIGRATION_HOOKS(try_to_migrate_one, MIGRATION_MAKES, as_number(folio), 0, struct folio *folio)
-MIGRATION_HOOKS(migrate_vma_collect_pmd, MIGRATION_COLLECTS, as_number(walk->mm), 0, void *pmdp, unsigned long start,
-                unsigned long end, struct mm_walk *walk)
-MIGRATION_HOOKS(remove_migration_pte, MIGRATION_TAKES, as_number(folio), rmap_space(vma), struct folio *folio,
+MIGRATION_HOOKS(try_to_migrate_one, MIGRATION_MAKES, as_number(folio), as_number(vma->vm_mm), struct folio *folio,
                 struct vm_area_struct *vma)
+MIGRATION_HOOKS(remove_migration_pte, MIGRATION_TAKES, as_number(folio), as_number(vma->vm_mm), struct folio *folio,
+                struct vm_area_struct *vma)
+MIGRATION_HOOKS(migrate_vma_collect_pmd, MIGRATION_COLLECTS, as_number(walk->mm), as_number(walk->mm), void *pmdp,
+                unsigned long start, unsigned long end, struct mm_walk *walk)
 
-/* A counter moves while an entry is taken back: a page of zeros has become the zero page (from v6.12 on). */
+/*
+ * A counter moves while an entry is taken back: a page of zeros has become the zero page (from v6.12 on), which passes
+ * no function of the reverse map.
+ */
 SEC("tp_btf/rss_stat")
-int BPF_PROG(migration_drops, struct mm_struct *mm, int member)
+int BPF_PROG(migration_drops, struct mm_struct *mm, int which)
 {
     struct migration *mark = migrations_under_way ? migration_of_current(MIGRATION_TAKES) : 0;
+    __u32 member = which;
+    struct rmap_sums *sums;
+    struct space *space;
 
-    if (mark) {
-        mark->dropped++;
-        mark->member = member;
-    }
-    return 0;
+    if (!mark || mark->over || mark->mm != as_number(mm) || member >= EVENT_MEMBERS || torn_down(mm))
+        return 0;
+    barrier_var(member); /* so that each use of it keeps the bound that the verifier wants to see */
+    space = space_of(as_number(mm));
+    sums = space ? rmap_sums_of(space) : 0;
+    if (!sums || !drop_counts(mark, sums, member))
+        return 0;
+    return rmap_change(space, 0, member, -1, 0);
 }
 
 /* --- v6.8 and later ---------------------------------------------------------------------------------------- */

@@ -13,6 +13,8 @@ struct rmap_sums {
     __u64 done;         /* ... and that have been added and put into the ring */
     __s64 pages[4];     /* by member; not swap */
     __s64 migrating[4]; /* see migration.bpf.h */
+    __u64 bases;        /* how often they have begun anew from the counters, */
+    __s64 base[4];      /* ... and what these said, less what migration has dropped since */
 };
 
 struct {
@@ -52,6 +54,7 @@ static __always_inline __s64 rmap_base(struct space *space, struct rmap_sums *su
     pages = pages < 0 ? 0 : pages;
     sums->migrating[member & 3] = 0;
     sums->pages[member & 3] = pages;
+    sums->base[member & 3] = pages;
     return pages;
 }
 
@@ -78,6 +81,7 @@ static __noinline void rmap_restart(struct space *space, struct task_struct *own
         now = bpf_ktime_get_ns();
         e = gap_told() ? bpf_ringbuf_reserve(&ring, EVENT_MEMBERS * sizeof(*e), 0) : 0;
         sums->mm = mm;
+        sums->bases++;
         if (!e) {
             TALLY(lost_lifecycle, EVENT_MEMBERS);
             for (__u32 member = 0; member < EVENT_MEMBERS; member++)

@@ -128,6 +128,8 @@ class Probes:
         self._controlling = threading.Lock()
         self._walking = threading.RLock()  # one walk at a time: the consumer syncs when others adopt
         self._skips_known = 0
+        self._missed_while_attaching = 0
+        self._skipped_at_last: int | None = None
         # Closed with this object at the latest: an interrupt may come at any time from the next call on.
         self._handle = ffi.gc(ffi.new("struct probes **"), lib.probes__close)
         image = _object()
@@ -184,7 +186,7 @@ class Probes:
             raise _cannot_load(error, log)
 
     def _attach(self) -> None:
-        for program in sorted(self.plan.programs):
+        for program in sorted(self.plan.programs, key=lambda name: ("_exit" not in name, name)):
             if program in _RUN_ONCE:
                 result = lib.probes__run(self._probes, program.encode())
                 if result:
@@ -194,6 +196,8 @@ class Probes:
             error = lib.probes__attach(self._probes, program.encode())
             if error:
                 raise self._refused(program, error)
+        # An exit that is hooked before its entry says nothing.
+        self._missed_while_attaching = self.tally().migrations_missed
 
     def _refused(self, program: str, error: int) -> _RefusedError | LoadError:
         if -error in _SHORTAGES:
@@ -202,6 +206,7 @@ class Probes:
 
     def detach_all_but_iterators(self) -> None:
         """No hook of ours runs any more; tasks can still be walked."""
+        self._skipped_at_last = self.skipped()  # nor does one that is hooked after its entry is no more
         for program in self.plan.programs - _RUN_ONCE - {"adopt_task"}:
             lib.probes__detach(self._probes, program.encode())
 
@@ -245,9 +250,11 @@ class Probes:
 
         Source: recursion_misses of bpf_prog_info, since Linux 5.12; 0 on older kernels, which do not count.
         """
+        if self._skipped_at_last is not None:
+            return self._skipped_at_last
         count = ffi.new("uint64_t *")
         _check(lib.probes__skipped(self._probes, count), "read the BPF programs' statistics")
-        return int(count[0]) + self.tally().migrations_missed
+        return int(count[0]) + self.tally().migrations_missed - self._missed_while_attaching
 
     def set_spawner(self, tid: int) -> None:
         """The next child of this thread, as the recorder's namespace numbers it, is a root of the tree; 0 for none."""
