@@ -25,8 +25,8 @@ from tests.vmtest.tree import Tree
 CHECKOUT = Path(__file__).resolve().parents[2]
 # What of the checkout goes along: sources, built extension, BPF object and tests.
 CHECKOUT_PARTS = ("pyproject.toml", "python", "tests", "bpf", "build/workloads")
-# An archive of another set-up is kept this long: checkouts and virtual environments may share the cache.
-ARCHIVE_LIFE_S = 24 * 3600
+# An archive of another set-up is kept this long, since a run may be about to read it; each has more than 100 MiB.
+ARCHIVE_LIFE_S = 15 * 60
 DIRECTORIES = (
     *("dev", "proc", "sys", "run", "run/vmtest", "tmp", "var/tmp", "root", "home/tester", "results", "mnt/ext4", "etc"),
 )
