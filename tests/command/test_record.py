@@ -160,14 +160,21 @@ def test_after_the_command_everything_is_its_own(arguments: list[str], command: 
     assert Path("r").exists()
 
 
-# Faults one page after the other without leaving the kernel alone for long.
-FAULTS = (sys.executable, "-c", "import mmap; m = mmap.mmap(-1, 64 << 20)\nfor i in range(0, 64 << 20, 4096): m[i] = 1")
+# Touches 64 MiB while the recorder, its parent, is stopped: no ring is small or quick enough to be drained meanwhile.
+FAULTS = """
+import mmap, os, signal
+recorder, memory = os.getppid(), mmap.mmap(-1, 64 << 20)
+os.kill(recorder, signal.SIGSTOP)
+for offset in range(0, 64 << 20, mmap.PAGESIZE):
+    memory[offset] = 1
+os.kill(recorder, signal.SIGCONT)
+"""
 
 
 def test_lost_events_are_told_and_strict_makes_them_a_failure() -> None:
-    # A ring of one page has room for a moment's faults.
     small = ["--ring-size", str(os.sysconf("SC_PAGESIZE"))]
-    done = run("record", *small, "-o", "r", "--", *FAULTS)
+    faults = [sys.executable, "-c", FAULTS]
+    done = run("record", *small, "-o", "r", "--", *faults)
     assert done.code == 0, done
     data = report(Path("r"))
     assert data["complete"]
@@ -176,7 +183,7 @@ def test_lost_events_are_told_and_strict_makes_them_a_failure() -> None:
     # Figures start anew from the kernel's after the loss, so the whole of it is in the peak all the same.
     assert data["peak"]["rss_bytes"] > 64 << 20
 
-    done = run("record", *small, "--strict", "-o", "s", "--", *FAULTS)
+    done = run("record", *small, "--strict", "-o", "s", "--", *faults)
     assert done.code == 125
     assert re.fullmatch(r"memtrack: \d+ events were lost \(.+\)", done.err.splitlines()[-1])
     assert report(Path("s"))["complete"]

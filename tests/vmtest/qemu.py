@@ -81,11 +81,11 @@ class Guest:
             finally:
                 for writer in writers.values():  # QEMU's alone now, so that the pipes end with it
                     os.close(writer)
+            _running.add(process)  # before anyone can know that it runs, and end all that do
             pumps = [threading.Thread(target=pump, args=(readers[name], sinks[name])) for name in CHANNELS]
             for thread in pumps:
                 thread.start()
             timed_out = False
-            _running.add(process)
             try:
                 said, _ = process.communicate(timeout=timeout_s)
                 if process.returncode:
