@@ -30,6 +30,10 @@ WAIT_MS = 100
 # How often losses are looked for when nothing else happens.
 CHECK_NS = 200_000_000
 
+# ... and for how much longer than the last time took nobody is looked for whom there was no room: every task of the
+# machine is walked for it, and there may be many times as many as there is room for.
+_PAUSES = 9
+
 # How often the tasks are walked to have all figures told anew through a small ring: a page of it takes ten processes.
 SYNC_WALKS = 200
 
@@ -65,6 +69,7 @@ class Consumer:
         self._lost_known = 0
         self._left_out = 0
         self._outside = False  # whether there may be descendants of members that do not belong to the tree
+        self._take_in_at_ns = 0  # when to look for them again
         self._gap: tuple[int, int] | None = None  # where in the ring losses were found, and how many
         self._walks = 0  # left for what the ring had no room for at the last sync
         self._end: int | None = None  # of the ring, as soon as nothing more is asked of the kernel side
@@ -171,9 +176,11 @@ class Consumer:
             if total != self._lost_known:
                 self._gap = (self._ring.produced_bytes, total - self._lost_known)
                 self._lost_known = self.lost_events = total
-            elif self._outside and not self._stopping.is_set():
+            elif self._outside and not self._stopping.is_set() and (now := time.monotonic_ns()) >= self._take_in_at_ns:
                 self._outside = not self._probes.adopt_children()
                 self._sync()
+                end = time.monotonic_ns()
+                self._take_in_at_ns = end + _PAUSES * (end - now)
         if self._gap is not None and self._ring.consumed_bytes >= self._gap[0]:
             used = _append(buffer, used, lost(time.monotonic_ns(), self._gap[1]))
             self._gap = None
