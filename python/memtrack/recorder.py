@@ -35,7 +35,7 @@ RING_BYTES = 32 << 20
 # ... but not more than this part of the machine's memory.
 RING_PART_OF_MEMORY = 64
 
-# The kernel's own limit on processes (PID_MAX_LIMIT); the tables for so many take 3 GiB.
+# The kernel's own limit on processes (PID_MAX_LIMIT); the tables for so many take 5 GiB.
 _MAX_PROCESSES = 4 << 20
 
 # pid_t has 31 bits and no kernel's pid_max is above it.

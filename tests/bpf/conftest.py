@@ -12,6 +12,8 @@ from tests.bpf import environment
 
 SETTINGS = (
     "/proc/swaps",
+    "/proc/sys/kernel/pid_max",
+    "/proc/sys/kernel/threads-max",
     "/proc/sys/vm/min_free_kbytes",
     "/sys/kernel/mm/ksm/pages_to_scan",
     "/sys/kernel/mm/ksm/run",

@@ -14,7 +14,7 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 Values = Mapping[str, str]
@@ -26,6 +26,13 @@ MIN_FREE = Path("/proc/sys/vm/min_free_kbytes")
 ZRAM_BYTES = 256 << 20  # more than any workload pages out, and nearly empty pages cost zram next to nothing
 HUGETLB_BYTES = 96 << 20  # twice the workload's 32 MiB, for its copy, and the reserve of a private mapping
 SMALL_MACHINE_BYTES = 4 << 30
+KERNEL = Path("/proc/sys/kernel")
+# What a process that does next to nothing costs the kernel: its stack (16 KiB), and task_struct, mm_struct, mappings,
+# signal handlers, files and so on (24 KiB with 2 CPUs, 40 with the debugging of a distribution's kernel). And in pages:
+# 11 of page tables, three of them for the stack at the far end of the address space, and 6 written since the fork.
+PROCESS_BYTES = (16 + 40) << 10
+PROCESS_PAGES = 11 + 6
+SPARE_BYTES = 1 << 30  # for recorders, and for others
 GROUP_BYTES = 64 << 20
 TRIES_MAX = 20  # two seconds
 
@@ -257,6 +264,54 @@ def hugetlb_pool() -> Iterator[Values]:
         if got < wanted:
             raise UnavailableError(f"the kernel finds {got} huge pages of {wanted}")
         yield {}
+
+
+# --- processes ------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def many_processes(count: int) -> Iterator[Sequence[str]]:
+    """Room for so many small processes at one time; yields what to put before the command that starts them."""
+    needed = count * (PROCESS_BYTES + PROCESS_PAGES * os.sysconf("SC_PAGESIZE")) + SPARE_BYTES
+    available = _meminfo()["MemAvailable"]
+    if available < needed:
+        raise UnavailableError(
+            f"{count} processes take {needed >> 20} MiB of memory, and {available >> 20} MiB are available"
+        )
+    # A thousand, or whatever else runs.
+    raised = {
+        name: str(2 * count) for name in ("pid_max", "threads-max") if int((KERNEL / name).read_text()) < 2 * count
+    }
+    with _settings(KERNEL, **raised), _group_without_limit(count) as procs:
+        yield [] if procs is None else ["/bin/sh", "-c", 'echo $$ >"$0" && exec "$@"', str(procs)]
+
+
+@contextlib.contextmanager
+def _group_without_limit(count: int) -> Iterator[Path | None]:
+    """Sessions have limits of their own (systemd's TasksMax): the file that takes a process into a group of no such."""
+    first, second = Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")
+    if (first / "cgroup.procs").exists():
+        parent = first
+    elif "pids" in _controllers(second):
+        parent = second
+    else:
+        yield None
+        return
+    limit = parent / "pids.max"  # of a container; the machine's own root has none
+    if limit.exists() and limit.read_text().strip() != "max" and int(limit.read_text()) < 2 * count:
+        raise UnavailableError(f"{limit} allows {limit.read_text().strip()} processes")
+    group = parent / f"memtrack-{os.getpid()}"
+    group.mkdir()
+    try:
+        yield group / "cgroup.procs"
+    finally:
+        _persist(group.rmdir)
+
+
+def _meminfo() -> dict[str, int]:
+    """In bytes."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    return {words[0].rstrip(":"): int(words[1]) << 10 for words in lines if words[-1] == "kB"}
 
 
 # --- cgroups --------------------------------------------------------------------------------------------------------
