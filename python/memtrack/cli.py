@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
@@ -74,13 +74,19 @@ def _say(text: str) -> None:
 
 
 def _print(text: str) -> None:
+    _print_parts([text])
+
+
+def _print_parts(parts: Iterable[str]) -> None:
     """To stdout, for good or with an error. What the terminal has no character for is escaped."""
     if sys.stdout is None:
         raise _cannot_print(errno.EBADF)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        print(text, flush=True)
+        for part in parts:
+            print(part, end="")
+        print(flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -217,7 +223,9 @@ def _record(options: argparse.Namespace) -> int:
         if made is not None:
             _say(f"\nrecording: {report.shown(path)} (python -m memtrack report {report.shown(path)})")
         if report_made is not None:
-            report_made.write(report.to_json_text(result).encode("ascii") + b"\n")
+            for part in report.json_parts(result):
+                report_made.write(part.encode("ascii"))
+            report_made.write(b"\n")
             report_made.keep()
     if failure is not None:
         raise failure
@@ -266,7 +274,7 @@ def _undo_locale_coercion() -> None:
 
 def _report(options: argparse.Namespace) -> int:
     with recording.open(options.file) as result:
-        _print(report.to_json_text(result) if options.json else report.to_text(result))
+        _print_parts(report.json_parts(result) if options.json else [report.to_text(result)])
     return 0
 
 
