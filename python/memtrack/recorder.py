@@ -38,6 +38,13 @@ RING_PART_OF_MEMORY = 64
 # The kernel's own limit on processes (PID_MAX_LIMIT); the tables for so many take 5 GiB.
 _MAX_PROCESSES = 4 << 20
 
+# What a CPU keeps of a percpu_counter is folded into the total at max(32, 2 * CPUs): compute_batch_value() in the
+# kernel's lib/percpu_counter.c.
+_BATCH_PAGES = 32
+
+# An entry of a page table.
+_ENTRY_BYTES = 8
+
 # pid_t has 31 bits and no kernel's pid_max is above it.
 _PID_MAX = (1 << 31) - 1
 
@@ -102,6 +109,7 @@ class Tracker:
         self._write_failure: MemtrackError | None = None
         self._end_failure: MemtrackError | None = None
         self._shortcomings: list[str] = []
+        self._doubts: list[str] = []
 
     def __enter__(self) -> Tracker:
         if self._recording is not None or self._probes is not None:
@@ -144,6 +152,7 @@ class Tracker:
                 self._consumer.stop(self._last_records, sync=not self._detail.every_event)
             tally = self._probes.tally()
             left, self._shortcomings = tally.members, _shortcomings(tally, self._max_processes)
+            self._doubts = _doubts(tally, self._probes.plan, features.possible_cpus() or 1)
         except MemtrackError as failure:
             self._end_failure = failure
         finally:
@@ -295,6 +304,7 @@ class Tracker:
             "rmap_peak": None if summary.rmap_peak is None else asdict(summary.rmap_peak),
             "processes_left": members_left,
             "problems": self._shortcomings,
+            "doubts": self._doubts,
         }
         if self._writer is not None and self._failure is None:
             try:
@@ -419,6 +429,24 @@ def _shortcomings(tally: Tally, max_processes: int) -> list[str]:
             f" are remembered"
         )
     return problems
+
+
+def _doubts(tally: Tally, plan: Plan, cpus: int) -> list[str]:
+    """What figures may be off by, though nothing is missing.
+
+    Threads at work on one address space do that to each other every now and then, more often where a virtual machine's
+    CPUs are taken away from under them: it must not make a recording look as if it lacked something.
+    """
+    if not tally.sums_unsettled:
+        return []
+    # What a thread has in its hands while it unmaps: rmap_restart() in bpf/rmap_sums.bpf.h.
+    table_pages = os.sysconf("SC_PAGESIZE") // _ENTRY_BYTES
+    started = f"its figures of that process may stay off by up to {table_pages} pages for each thread at work then"
+    if not plan.counters_are_percpu:  # plain numbers, which need no summing: it was always the rmap layer
+        return [f"{tally.sums_unsettled} times the rmap layer started from counters that kept changing: {started}"]
+    text = f"{tally.sums_unsettled} times a counter kept changing while it was summed: the rss layer's figure at that"
+    text += f" instant, and so a peak, may be off by up to {max(_BATCH_PAGES, 2 * cpus)} pages"
+    return [f"{text}; if the rmap layer started from it, {started}" if plan.rmap.tier else text]
 
 
 def _status(root: Process | None) -> dict[str, int | str | None]:

@@ -24,8 +24,8 @@ class Recording:
     """What a recording says. Bytes are bytes, times are CLOCK_MONOTONIC nanoseconds, None is what was not observed.
 
     `complete` is false where anything of the file is missing or damaged, or a process was left out for want of room;
-    `problems` says what. Lost events are another
-    matter: `lost_events` counts them, and a complete recording may have some.
+    `problems` says what. Lost events are another matter: `lost_events` counts them, and a complete recording may have
+    some. So it may have `doubts`, which say what figures may be off by.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Recording:
         self.header = header
         self.trailer = trailer
         self.problems = [*problems, *_texts(trailer or {}, "problems")]
+        self.doubts = _texts(trailer or {}, "doubts")
         self.complete = trailer is not None and not self.problems
         self.peak: Peak = result.peak
         self.rmap_peak: Peak | None = result.rmap_peak

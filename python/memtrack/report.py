@@ -61,6 +61,7 @@ def _head_json(recording: Recording) -> dict[str, Any]:
         "status": {"exit_code": recording.status.exit_code, "signal": recording.status.signal},
         "complete": recording.complete,
         "problems": recording.problems,
+        "doubts": recording.doubts,
         "lost_events": recording.lost_events,
         "page_size": recording.page_size,
         "start_ns": recording.start_ns,
@@ -128,6 +129,7 @@ def to_text(recording: Recording) -> str:
         labelled.append(("incomplete", shown(problem)))
     if len(recording.problems) > _PROBLEMS:
         labelled.append(("", f"and {len(recording.problems) - _PROBLEMS} problems more"))
+    labelled += [("doubt", shown(doubt)) for doubt in recording.doubts[:_PROBLEMS]]
     labelled += [(f"{layer} hooks", text) for layer, text in _hooks(recording)]
     lines = [f"{label:<16}{text}".rstrip() for label, text in labelled]
     return "\n".join([*lines, "", *_tree(recording)])

@@ -74,6 +74,7 @@ def test_json() -> None:
         "status": {"exit_code": None, "signal": 9},
         "complete": True,
         "problems": [],
+        "doubts": [],
         "lost_events": 0,
         "page_size": 4096,
         "start_ns": 1_000_000,
@@ -208,6 +209,14 @@ def test_loss_is_told() -> None:
     assert labelled(opened(Stream().root(10).lost(1_234_567)), "lost")[0].startswith("1,234,567 events; ")
     # An end that was lost is none that was seen.
     assert tree(opened(Stream().root(10, anon=MIB).lost(1)))[1].split()[-3:] == ["-", "10", "job"]
+
+
+def test_doubts_are_told_of_a_complete_recording() -> None:
+    found = opened(build(), trailer={**END, "doubts": ["3 times\nit was so", 7]})
+    assert found.complete
+    assert found.doubts == found.report()["doubts"] == ["3 times\nit was so"]
+    assert labelled(found, "doubt") == ["3 times\\nit was so"]
+    assert opened(build(), trailer={**END, "doubts": "none"}).doubts == []
 
 
 def test_damage_is_told() -> None:
