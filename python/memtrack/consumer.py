@@ -108,6 +108,9 @@ class Consumer:
         for thread in self._threads:
             if thread.ident is not None:  # None: it was never started
                 thread.join()
+        # Both lead back to whoever owns this object: a cycle, which would keep the buffers, the recording and its file
+        # until the garbage collector comes by.
+        self._last, self._sink = bytes, _nowhere
 
     @property
     def is_running(self) -> bool:
@@ -218,6 +221,10 @@ class Consumer:
                 # Buffers go on circulating: the drainer must not wait for one for ever.
                 self.failure = self.failure or error
             self._free.put(buffer)
+
+
+def _nowhere(_records: memoryview) -> None:
+    """Where nothing is written to any more."""
 
 
 def _append(buffer: bytearray, used: int, records: bytes) -> int:
