@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import os
 import platform
+import resource
 import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -114,13 +116,14 @@ class Tracker:
     def __enter__(self) -> Tracker:
         if self._recording is not None or self._probes is not None:
             raise UsageError("a tracker can be entered once", "make another")
-        self._probes = loader.load(
-            features.probe(kallsyms=features.KALLSYMS if self._rmap else None),
-            rmap=self._rmap,
-            ring_bytes=self._ring_bytes,
-            detail=self._detail,
-            max_processes=self._max_processes,
-        )
+        with _memlock_limit_kept():
+            self._probes = loader.load(
+                features.probe(kallsyms=features.KALLSYMS if self._rmap else None),
+                rmap=self._rmap,
+                ring_bytes=self._ring_bytes,
+                detail=self._detail,
+                max_processes=self._max_processes,
+            )
         try:
             self._ring = RingBuffer(self._probes.ring_fd, self._ring_bytes)
             self._start_ns = time.monotonic_ns()
@@ -326,17 +329,45 @@ class Tracker:
         self._probes = self._ring = None
 
 
+# What libbpf has raised RLIMIT_MEMLOCK to, if it has, and who may load meanwhile.
+_memlock_raised: tuple[int, int] | None = None
+_loading = threading.Lock()
+
 # Those that are entered, or were.
 _of_this_process: weakref.WeakSet[Tracker] = weakref.WeakSet()
 
 
 def _forsake_in_child() -> None:
     """A fork of the process that tracks must not keep the probes attached when that has ended."""
+    global _loading
+    _loading = threading.Lock()  # nobody in the child would give it back
     for tracker in _of_this_process:
         tracker._unload()
 
 
 os.register_at_fork(after_in_child=_forsake_in_child)
+
+
+@contextmanager
+def _memlock_limit_kept() -> Iterator[None]:
+    """Before Linux 5.11 libbpf raises RLIMIT_MEMLOCK, on which maps count there: the command must not inherit that, nor
+    whoever else this process is. What is loaded stays.
+
+    It does so once in a process's life, so for the next load it is done here.
+    """
+    global _memlock_raised
+    with _loading:
+        before = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+        if _memlock_raised is not None:
+            with suppress(OSError, ValueError):  # the right to do so is gone; the load will say so
+                resource.setrlimit(resource.RLIMIT_MEMLOCK, _memlock_raised)
+        try:
+            yield
+        finally:
+            after = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+            if after != before:
+                _memlock_raised = after
+                resource.setrlimit(resource.RLIMIT_MEMLOCK, before)
 
 
 def record(

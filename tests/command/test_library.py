@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
+import subprocess
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import memtrack
+from memtrack import loader, recorder
 
 pytestmark = pytest.mark.bpf
+
+Limit = tuple[int, int]
 
 
 @pytest.fixture
@@ -33,3 +40,59 @@ def test_a_recording_that_nobody_has_any_more_is_gone_at_once() -> None:
         del recording
     assert [recording() for recording in recordings] == [None, None]
     assert set(os.listdir("/proc/self/fd")) == descriptors  # noqa: PTH208
+
+
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Limit, Limit]]:
+    """A limit on locked memory, and what libbpf would raise it to; or as far as this process may."""
+    found = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    raised = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    try:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, raised)
+    except ValueError:
+        raised = (found[1], found[1])
+    before = (0, found[1])
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, before)
+    monkeypatch.setattr(recorder, "_memlock_raised", None)
+    yield before, raised
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, found)
+
+
+def test_the_limit_that_libbpf_raises_is_nobody_elses(
+    limits: tuple[Limit, Limit], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # As it does before Linux 5.11: once in a process's life, and every load needs it.
+    before, raised = limits
+    load = loader.load
+    loaded_with: list[Limit] = []
+
+    def load_as_then(*arguments: Any, **options: Any) -> loader.Probes:
+        if not loaded_with:
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, raised)
+        loaded_with.append(resource.getrlimit(resource.RLIMIT_MEMLOCK))
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(loader, "load", load_as_then)
+    command = ["sh", "-c", "ulimit -S -l; ulimit -H -l"]
+    expected = subprocess.run(command, capture_output=True, check=True).stdout
+    for _ in range(2):
+        with (tmp_path / "limits").open("w+b") as file:
+            memtrack.record(command, events=False, stdout=file)
+        assert (tmp_path / "limits").read_bytes() == expected
+        assert resource.getrlimit(resource.RLIMIT_MEMLOCK) == before
+    assert loaded_with == [raised, raised]
+
+
+def test_the_limit_is_as_it_was_when_loading_fails(
+    limits: tuple[Limit, Limit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, raised = limits
+
+    def fail(*_: Any, **__: Any) -> None:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, raised)
+        raise memtrack.LoadError("no")
+
+    monkeypatch.setattr(loader, "load", fail)
+    with pytest.raises(memtrack.LoadError), memtrack.Tracker():
+        pass
+    assert resource.getrlimit(resource.RLIMIT_MEMLOCK) == before
