@@ -6,6 +6,7 @@ import io
 import os
 import platform
 import resource
+import subprocess
 import tempfile
 import threading
 import time
@@ -88,6 +89,7 @@ class Tracker:
         the recording's header says it is of. Commands run as `invoking_user`, who is this process's own user if not
         given.
         """
+        _check_is_binary_file(output)
         self._output = output
         self._rmap = events and rmap_wanted() if rmap is None else rmap
         self._detail = _detail(events, resolution)
@@ -384,8 +386,12 @@ def record(
     """Runs a command to its end and returns the recording of its process tree.
 
     `options` are subprocess.Popen's; the others are Tracker's. Raises CommandError where the command cannot be started;
-    its own failure is no error, see `Recording.status`.
+    its own failure is no error, see `Recording.status`. As with subprocess.run, the command is killed where an
+    exception, KeyboardInterrupt for example, ends the waiting for it.
     """
+    for stream in ("stdin", "stdout", "stderr"):
+        if options.get(stream) == subprocess.PIPE:  # a full pipe, or a read from it, would last for ever
+            raise UsageError(f"nobody is at the other end of a pipe as {stream}", "give a file, or use Tracker.spawn")
     with Tracker(
         output,
         rmap=rmap,
@@ -395,13 +401,24 @@ def record(
         max_processes=max_processes,
         command=command,
     ) as tracker:
-        tracker.spawn(command, **options).wait()
+        process = tracker.spawn(command, **options)
+        try:
+            process.wait()
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
     return tracker.recording
 
 
 def rmap_wanted() -> bool:
     """Whether the environment asks for the rmap layer."""
     return any(os.environ.get(name) == "1" for name in RMAP_VARIABLES)
+
+
+def _check_is_binary_file(output: object) -> None:
+    if output is not None and (isinstance(output, io.TextIOBase) or not hasattr(output, "write")):
+        raise UsageError("the output is not a binary file", 'open(path, "w+b") gives one')
 
 
 def _detail(events: bool, resolution: str | None) -> Detail:

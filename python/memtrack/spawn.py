@@ -29,6 +29,8 @@ def start(command: Sequence[Argument], invoker: Invoker, **options: Any) -> Proc
         raise UsageError("the command is one string", "give a list of strings, or shlex.split() it")
     if not command:
         raise UsageError("no command given", "name a program to run")
+    if options.get("shell"):  # its name would be looked for as a program
+        raise UsageError("the command is not given to a shell", 'name it: ["sh", "-c", ...]')
     options.setdefault("close_fds", False)
     # With any such option Popen does not take posix_spawn(3), which leaves the C library's own signals ignored.
     options.setdefault("umask", _umask())
@@ -100,4 +102,4 @@ def _cannot_run(program: Argument, error: OSError | ValueError, directory: Argum
 
 
 def _shown(name: Argument) -> str:
-    return ascii(os.fsdecode(name))[1:-1]
+    return ascii(os.fsdecode(name))[1:-1] or "''"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import resource
+import signal
 import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +45,36 @@ def test_a_recording_that_nobody_has_any_more_is_gone_at_once() -> None:
     assert set(os.listdir("/proc/self/fd")) == descriptors  # noqa: PTH208
 
 
+# What a harness that is interrupted while a benchmark runs looks like from outside.
+HARNESS = """
+import sys, memtrack
+try:
+    memtrack.record(["sh", "-c", "echo $$; exec sleep 60"], output=open(sys.argv[1], "w+b"))
+except KeyboardInterrupt:
+    sys.exit(9)
+"""
+
+
+def test_an_interrupted_wait_kills_the_command(tmp_path: Path) -> None:
+    harness = subprocess.Popen([sys.executable, "-c", HARNESS, tmp_path / "r"], stdout=subprocess.PIPE)
+    with harness:
+        assert harness.stdout
+        pid = int(harness.stdout.readline())
+        harness.send_signal(signal.SIGINT)
+    assert harness.returncode == 9
+    assert not Path(f"/proc/{pid}").exists()
+    with memtrack.open(tmp_path / "r") as recording:
+        assert recording.complete
+        assert recording.status.signal == signal.SIGKILL
+
+
+@pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
+def test_a_pipe_that_nobody_could_use_is_refused(stream: str) -> None:
+    options: dict[str, Any] = {stream: subprocess.PIPE}
+    with pytest.raises(memtrack.UsageError, match=rf"nobody .* as {stream} \(.*Tracker.spawn\)"):
+        memtrack.record(["cat"], **options)
+
+
 @pytest.fixture
 def limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Limit, Limit]]:
     """A limit on locked memory, and what libbpf would raise it to; or as far as this process may."""
@@ -56,6 +89,18 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Limit, Limit]]:
     monkeypatch.setattr(recorder, "_memlock_raised", None)
     yield before, raised
     resource.setrlimit(resource.RLIMIT_MEMLOCK, found)
+
+
+def test_a_shell_has_to_be_named() -> None:
+    with pytest.raises(memtrack.UsageError, match=r"not given to a shell \(name it: "):
+        memtrack.record(["exit 3"], shell=True)
+    assert memtrack.record(["sh", "-c", "exit 3"], shell=False).status.exit_code == 3
+
+
+@pytest.mark.parametrize("output", ["recording.zst", Path("recording.zst"), io.StringIO()])
+def test_an_output_that_is_no_binary_file_is_told_at_once(output: Any) -> None:
+    with pytest.raises(memtrack.UsageError, match=r"not a binary file \(open\(path, \"w\+b\"\) gives one\)"):
+        memtrack.record(["true"], output=output)
 
 
 def test_the_limit_that_libbpf_raises_is_nobody_elses(
