@@ -137,7 +137,9 @@ def to_text(recording: Recording) -> str:
 
 def _command(recording: Recording) -> str:
     if not recording.command:
-        return "none (adopted processes)"
+        # A Tracker's, to whom none was named: with several commands, or with adopted processes.
+        first = recording.processes[0].comm if recording.processes else None
+        return f"not named (it began with {shown(first)})" if first else "not named"
     text = shlex.join(shown(argument) for argument in recording.command)
     return text if len(text) <= _COMMAND_CHARACTERS else f"{text[:_COMMAND_CHARACTERS]} ..."
 

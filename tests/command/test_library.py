@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import memtrack
-from memtrack import loader, recorder
+from memtrack import loader, recorder, report
 
 pytestmark = pytest.mark.bpf
 
@@ -141,3 +141,9 @@ def test_the_limit_is_as_it_was_when_loading_fails(
     with pytest.raises(memtrack.LoadError), memtrack.Tracker():
         pass
     assert resource.getrlimit(resource.RLIMIT_MEMLOCK) == before
+
+
+def test_a_tracker_that_was_told_no_command_says_what_it_began_with() -> None:
+    with memtrack.Tracker() as tracker:
+        tracker.spawn(["sh", "-c", "exit 3"]).wait()
+    assert report.to_text(tracker.recording).splitlines()[0] == "command         not named (it began with sh)"

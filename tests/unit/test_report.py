@@ -257,7 +257,9 @@ def test_a_long_command_is_cut() -> None:
 
 
 def test_no_command() -> None:
-    assert labelled(opened(Stream(), header={"command": []}), "command") == ["none (adopted processes)"]
+    assert labelled(opened(Stream(), header={"command": []}), "command") == ["not named"]
+    stream = Stream().root(10).exec(10, "a\x1bb").sync(10).fork(11, 10).exec(11, "other").sync(11)
+    assert labelled(opened(stream, header={"command": []}), "command") == ["not named (it began with a\\x1bb)"]
 
 
 def test_a_long_tree_is_cut_to_its_largest() -> None:
