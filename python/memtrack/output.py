@@ -41,12 +41,21 @@ class Output:
         """With the rights of `invoker`, who owns the file. Raises OSError."""
         self._path = path
         self._invoker = invoker
-        self._made = path.with_name(f".memtrack-{os.getpid()}-{next(_numbers)}") if replaces else path
+        self._made: Path | None = path
         self._kept = False
         # Read access too: the recording is read back. O_EXCL follows no link and opens nothing that exists.
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CLOEXEC
         with _rights_of(invoker):
-            fd = os.open(self._made, flags, 0o666)
+            if not replaces:
+                fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            else:
+                try:
+                    # Without a name: nothing is left of it if this process is killed.
+                    fd = os.open(path.parent, flags | os.O_TMPFILE, 0o666)
+                    self._made = None
+                except OSError:  # not every file system has such files (NFS, overlayfs before Linux 6.2)
+                    self._made = _temporary_name(path)
+                    fd = os.open(self._made, flags | os.O_CREAT | os.O_EXCL, 0o666)
         self.file: BinaryIO = cast(BinaryIO, io.FileIO(fd, "r+b"))
         """Unbuffered."""
 
@@ -55,6 +64,13 @@ class Output:
         if self._made != self._path:
             try:
                 with _rights_of(self._invoker):
+                    if self._made is None:
+                        # Only a rename can replace what is there, so it needs a name for a moment.
+                        name = _temporary_name(self._path)
+                        fd = self.file.fileno()
+                        # src_dir_fd has no meaning here, but makes it linkat(2), which follows the link to the file.
+                        os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=fd, follow_symlinks=True)
+                        self._made = name
                     self._made.replace(self._path)
             except OSError as error:
                 raise _cannot_write(self._path, error) from error
@@ -74,7 +90,7 @@ class Output:
 
     def __exit__(self, *_: object) -> None:
         self.file.close()
-        if not self._kept:
+        if not self._kept and self._made is not None:
             # It may be gone, or its directory may be.
             with suppress(OSError), _rights_of(self._invoker):
                 self._made.unlink()
@@ -95,6 +111,11 @@ def create(path: str | os.PathLike[str], invoker: Invoker, *, overwrite: bool = 
         return Output(path, invoker, replaces=exists)
     except OSError as error:
         raise _cannot_write(path, error) from error
+
+
+def _temporary_name(path: Path) -> Path:
+    """Beside it, as a rename goes no further than its file system."""
+    return path.with_name(f".memtrack-{os.getpid()}-{next(_numbers)}")
 
 
 def _check_replaceable(path: Path) -> bool:

@@ -15,6 +15,35 @@ from memtrack.output import create
 SELF = invoker.current()
 
 
+@pytest.fixture(params=["nameless", "named"])
+def kind_of_file_system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """One that has files without names, or not."""
+    original = os.open
+
+    def refuse(path: Path, flags: int, *rest: int) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "", path)
+        return original(path, flags, *rest)
+
+    kind = str(request.param)
+    if kind == "named":
+        monkeypatch.setattr(os, "open", refuse)
+    else:
+        try:
+            os.close(original(tmp_path, os.O_TMPFILE | os.O_RDWR))
+        except OSError as error:
+            pytest.skip(f"the file system of temporary files has none without a name: {error.strerror}")
+    return kind
+
+
+def test_what_is_to_replace_another_leaves_nothing_when_it_is_killed(kind_of_file_system: str, tmp_path: Path) -> None:
+    path = tmp_path / "old"
+    path.write_bytes(b"old")
+    with create(path, SELF, overwrite=True) as made:
+        made.write(b"new")
+        assert len(list(tmp_path.iterdir())) == (1 if kind_of_file_system == "nameless" else 2)
+
+
 def test_a_new_file_has_its_name_at_once(tmp_path: Path) -> None:
     path = tmp_path / "new"
     with create(path, SELF) as made:
@@ -30,6 +59,7 @@ def test_what_is_not_kept_goes_away(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("kind_of_file_system")
 def test_what_is_overwritten_stays_until_the_new_one_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "old"
     path.write_bytes(b"old")
@@ -45,6 +75,7 @@ def test_what_is_overwritten_stays_until_the_new_one_is_kept(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.usefixtures("kind_of_file_system")
 def test_whoever_reads_the_old_file_still_has_it_all(tmp_path: Path) -> None:
     path = tmp_path / "old"
     path.write_bytes(b"old")
@@ -57,6 +88,7 @@ def test_whoever_reads_the_old_file_still_has_it_all(tmp_path: Path) -> None:
     assert linked.read_bytes() == b"old"
 
 
+@pytest.mark.usefixtures("kind_of_file_system")
 def test_one_process_may_make_several(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("a", "b")]
     for path in paths:
