@@ -6,6 +6,19 @@ Recording (`record`, `Tracker`) needs Linux, the native extension and the right 
 
 from __future__ import annotations
 
+import os
+import sys
+
+# `python -m memtrack` looks in the current directory first, and so would every import from here on. That directory is
+# of whoever is recorded, and this may be root: a file there that is named like a module is none of ours. While -m looks
+# for its module, argv begins with "-m" instead of a path.
+if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)] in ("memtrack", "-mmemtrack"):
+    try:
+        if sys.path[:1] == [os.getcwd()]:  # noqa: PTH109 - pathlib would be looked for there
+            del sys.path[0]
+    except OSError:  # the directory has gone, and Python has not put it there
+        pass
+
 from typing import TYPE_CHECKING, Any
 
 from memtrack.errors import (

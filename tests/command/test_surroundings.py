@@ -197,6 +197,19 @@ def test_reading_needs_no_rights(place: Path) -> None:
     assert (done.code, done.err) == (0, "")
 
 
+def test_files_in_the_current_directory_are_not_taken_for_modules(place: Path) -> None:
+    # What -m itself imports before it comes to memtrack cannot be helped; README.md says so.
+    loaded = "import runpy, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    others = {*sys.stdlib_module_names, "cffi", "zstandard", "numpy"} - {*done.stdout.split(), "__future__"}
+    assert {"argparse", "json", "resource", "subprocess", "typing"} <= others
+    for name in others:
+        (place / f"{name}.py").write_text("raise SystemExit(f'{__file__} was run')\n")
+    done_here = run("record", "-o", "r", "--", "sh", "-c", "exit 3", cwd=place)
+    assert done_here.code == 3, done_here
+    assert run("doctor", cwd=place).code == 0
+
+
 def test_the_installed_program_does_the_same(place: Path) -> None:
     program = Path(sys.executable).with_name("memtrack")
     done = subprocess.run(
