@@ -115,6 +115,16 @@ def test_a_command_that_signals_its_whole_group_does_not_get_it_back(
     assert (tmp_path / "count").read_text() == "1\n"
 
 
+def test_a_signal_to_the_whole_group_reaches_the_command_at_least_once(
+    recorder: subprocess.Popen[bytes], heard: Path
+) -> None:
+    # Nothing tells memtrack that the command has it too: docs/recorder.md says that it may come twice.
+    os.killpg(recorder.pid, signal.SIGUSR1)
+    until_heard(heard, "SIGUSR1")
+    os.killpg(recorder.pid, signal.SIGTERM)
+    assert recorder.wait() == 3
+
+
 def test_a_signal_before_the_command_is_handed_on(heard: Path, recording: Path) -> None:
     process = start("record", "-o", recording, "--", *LISTENER, heard, start_new_session=True, stderr=subprocess.PIPE)
     with process:
