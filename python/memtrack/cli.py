@@ -195,6 +195,8 @@ def _record(options: argparse.Namespace) -> int:
         raise UsageError("--summary makes no recording", "leave out -o, or --summary")
     if options.summary and options.rmap:
         raise UsageError("--summary has no rmap layer", "leave out --rmap, or --summary")
+    if "-" in (options.output, options.json):
+        raise UsageError("standard output is the command's", "name a file, or ./- where that is its name")
     path = f"memtrack.{os.getpid()}.zst" if options.output is None else options.output
     if not options.summary and options.json is not None and Path(options.json).absolute() == Path(path).absolute():
         raise UsageError("the recording and the report cannot be one file", "name two with -o and --json")

@@ -100,16 +100,13 @@ def test_a_command_that_cannot_be_run_leaves_nothing_and_costs_nothing(command: 
 
 
 def test_the_working_directory_has_gone() -> None:
-    # -P, since `python -m` looks for memtrack in it first.
     Path("gone").mkdir()
-    script = f"cd gone; rmdir ../gone; exec {sys.executable} -I -m memtrack record -- true"
+    script = f"cd gone; rmdir ../gone; exec {sys.executable} -m memtrack record -- true"
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 125
     assert one_line(done.stderr), done.stderr
     assert "no such file or directory" in done.stderr
-    script = (
-        f"mkdir gone; cd gone; rmdir ../gone; exec {sys.executable} -I -m memtrack record -o {Path.cwd()}/r -- true"
-    )
+    script = f"mkdir gone; cd gone; rmdir ../gone; exec {sys.executable} -m memtrack record -o {Path.cwd()}/r -- true"
     assert subprocess.run(["sh", "-c", script], capture_output=True, check=False).returncode == 0
 
 
@@ -212,12 +209,21 @@ def test_strict_is_content_where_nothing_is_lost() -> None:
         ["--summary", "--resolution", "1ms"],
         ["--summary", "--rmap"],
         ["--summary", "-o", "r"],
+        ["-o", "-"],
     ],
 )
 def test_values_that_make_no_sense_are_told_before_the_command_runs(options: list[str]) -> None:
     fails(run("record", *options, "--", "touch", "ran"), 125, ".+", ".+")
     fails(run("record", *options, "--json", "j", "--", "touch", "ran"), 125, ".+", ".+")
     assert not left()
+
+
+def test_standard_output_is_no_place_for_the_report() -> None:
+    done = run("record", "--json", "-", "--", "touch", "ran")
+    fails(done, 125, "standard output is the command's", r"\./- where that is its name")
+    assert not left()
+    assert run("record", "--summary", "--json", "./-", "--", "true").code == 0
+    assert left() == {"-"}
 
 
 def test_a_summary_leaves_the_report_alone() -> None:
