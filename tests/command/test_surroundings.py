@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -110,6 +111,12 @@ def test_lockdown_that_cannot_be_found_out_is_told_by_doctor() -> None:
     assert done.code == 0
     (line,) = (line for line in done.out.splitlines() if line.strip().startswith("lockdown"))
     assert "could not tell" in line
+
+
+def test_doctor_ends_well_whatever_it_finds() -> None:
+    done = run("doctor", "--json", within=AS_NOBODY)
+    assert done.code == 0, done
+    assert json.loads(done.out)["layers"]["rss"]["answer"] != "yes"
 
 
 def test_locked_memory(place: Path) -> None:
