@@ -150,7 +150,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(run=_no_action)
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=_Parser)
 
-    record = commands.add_parser("record", help="run a command and record its process tree", epilog=_EPILOG)
+    record = commands.add_parser(
+        "record",
+        usage="memtrack record [OPTION...] [--] COMMAND [ARGUMENT...]",
+        help="run a command and record its process tree",
+        epilog=_EPILOG,
+    )
     record.add_argument("-o", dest="output", metavar="FILE", help="the recording (default: memtrack.PID.zst)")
     record.add_argument("-f", dest="force", action="store_true", help="overwrite what exists")
     record.add_argument("--rmap", action="store_true", help="also rebuild RSS from the reverse map; costs more")
@@ -163,7 +168,12 @@ def _parser() -> argparse.ArgumentParser:
         "--max-processes", metavar="N", type=int, default=None, help="room for so many processes at one time"
     )
     record.add_argument("--wait", action="store_true", help="record until the whole tree has ended")
-    record.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD [ARG...]")
+    record.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="COMMAND",
+        help="with its arguments; nothing after it is memtrack's",
+    )
     record.set_defaults(run=_record)
 
     show = commands.add_parser("report", help="print what a recording says")
