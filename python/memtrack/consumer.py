@@ -72,6 +72,7 @@ class Consumer:
         self._take_in_at_ns = 0  # when to look for them again
         self._gap: tuple[int, int] | None = None  # where in the ring losses were found, and how many
         self._walks = 0  # left for what the ring had no room for at the last sync
+        self._put_off = threading.Event()  # others have walked, and there was not room for all of it
         self._end: int | None = None  # of the ring, as soon as nothing more is asked of the kernel side
         self.lost_events = 0
         self.failure: BaseException | None = None
@@ -116,6 +117,10 @@ class Consumer:
     def is_running(self) -> bool:
         """Whether a thread may still use the ring and the probes."""
         return any(thread.is_alive() for thread in self._threads)
+
+    def go_on_later(self) -> None:
+        """Takes in and has reported, when there is room, what another thread's walk had no room for."""
+        self._put_off.set()
 
     def mark(self, time_ns: int, record: bytes) -> None:
         """Puts a record where its time belongs; from any thread."""
@@ -171,6 +176,10 @@ class Consumer:
 
         In front of older records it would have them bring back what was lost: the figures of a process whose EXIT was.
         """
+        if self._put_off.is_set():
+            self._put_off.clear()
+            self._outside = True
+            self._walks = SYNC_WALKS
         if look and self._gap is None and not self._walks:
             tally = self._probes.tally()
             total = tally.lost_ring + tally.lost_lifecycle + tally.left_out + self._probes.skipped()

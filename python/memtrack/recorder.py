@@ -114,6 +114,7 @@ class Tracker:
         self._end_failure: MemtrackError | None = None
         self._shortcomings: list[str] = []
         self._doubts: list[str] = []
+        self._adopted_in_part = False
 
     def __enter__(self) -> Tracker:
         if self._recording is not None or self._probes is not None:
@@ -156,7 +157,8 @@ class Tracker:
                 # Always: its threads use what is unloaded next. What lives on has its last figures and its peak.
                 self._consumer.stop(self._last_records, sync=not self._detail.every_event)
             tally = self._probes.tally()
-            left, self._shortcomings = tally.members, _shortcomings(tally, self._max_processes)
+            left = tally.members
+            self._shortcomings = _shortcomings(tally, self._max_processes, adopted_in_part=self._adopted_in_part)
             self._doubts = _doubts(tally, self._probes.plan, features.possible_cpus() or 1)
         except MemtrackError as failure:
             self._end_failure = failure
@@ -199,7 +201,8 @@ class Tracker:
     def adopt(self, pid: int) -> int:
         """Takes in a process that already runs, and its descendants; returns how many processes that were.
 
-        Their figures start at what they hold now. Raises UsageError where no such process can be seen.
+        Their figures start at what they hold now. Those for whom there is no room follow when there is, and the
+        recording will not be complete. Raises UsageError where no such process can be seen.
         """
         probes = self._entered()
         if probes.plan.adopt.reason:
@@ -207,7 +210,11 @@ class Tracker:
         if not 0 < pid <= _PID_MAX:
             raise UsageError(f"cannot adopt process {pid}: no process has such a number")
         with self._lock:
+            before = probes.tally().put_off
             adopted = probes.adopt(pid)
+            if probes.tally().put_off != before:  # for want of room in the tables, or in the ring
+                self._adopted_in_part |= not probes.adopt_children()
+                self._consumer.go_on_later()
         if not adopted:
             raise UsageError(f"cannot adopt process {pid}: there is none, or it belongs to the tree already")
         return adopted
@@ -463,13 +470,18 @@ def _ring_bytes(wanted: int | None) -> int:
     return wanted
 
 
-def _shortcomings(tally: Tally, max_processes: int) -> list[str]:
+def _shortcomings(tally: Tally, max_processes: int, *, adopted_in_part: bool = False) -> list[str]:
     """What the figures lack, apart from records."""
     problems = []
     if missing := tally.processes_full + tally.spaces_full:
         problems.append(
             f"{missing} times there was no room for a process, with whatever it started: {max_processes} at one time"
             f" are the most ({MORE_PROCESSES})"
+        )
+    if adopted_in_part:
+        problems.append(
+            f"there was no room for all processes of a tree that was adopted: {max_processes} at one time are the most"
+            f" ({MORE_PROCESSES})"
         )
     if tally.sharers_full:
         problems.append(

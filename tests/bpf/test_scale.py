@@ -7,6 +7,7 @@ import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import time
 from collections import Counter
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,8 +24,9 @@ from memtrack import Tracker
 from memtrack.loader import MAX_PROCESSES
 from memtrack.recording import Recording
 from memtrack.report import to_json_text, to_text
+from memtrack.ringbuf import RingBuffer
 from tests.bpf import beside, environment, harness, points
-from tests.command.invocation import bpf_objects_of, report, run
+from tests.command.invocation import bpf_objects_of, report, run, until
 
 pytestmark = pytest.mark.bpf
 
@@ -243,6 +246,67 @@ def test_what_there_was_no_room_for_is_said(tmp_path: Path) -> None:
     assert done.code == 0
     assert report(path)["complete"]
     assert len(report(path)["processes"]) == SLEEPERS + 2  # and seq
+
+
+def sleepers(count: int) -> subprocess.Popen[bytes]:
+    """A shell and so many children, all there."""
+    script = f"for i in $(seq {count}); do sleep 600 & done; echo there; wait"
+    process = subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    with process.stdout as said:
+        assert said.readline() == b"there\n"
+    return process
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_of_an_adopted_tree_too(tmp_path: Path) -> None:
+    process = sleepers(12)
+    try:
+        with (tmp_path / "recording").open("w+b") as output:
+            with Tracker(output, max_processes=8) as tracker:
+                assert tracker.adopt(process.pid) == 8
+                for child in children_of(process.pid)[:6]:
+                    os.kill(child, signal.SIGKILL)
+                until(lambda: tracker.members == 1 + 12 - 6)
+            recording = tracker.recording
+    finally:
+        end(process)
+    assert not recording.complete
+    (problem,) = recording.problems
+    assert "no room" in problem
+    assert "--max-processes" in problem
+    assert recording.lost_events == 0
+    assert all(process.last.rss_bytes for process in recording.processes if process.state == "alive")
+
+
+def test_a_ring_without_room_for_an_adopted_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page takes its 31 ADOPT and not its figures, which are told when the consumer has come by."""
+    drain = RingBuffer.drain
+
+    def late(*arguments: Any) -> int:
+        time.sleep(0.1)
+        return drain(*arguments)
+
+    process = sleepers(30)
+    try:
+        with Tracker(ring_bytes=os.sysconf("SC_PAGESIZE")) as tracker:
+            monkeypatch.setattr(RingBuffer, "drain", late)
+            assert tracker.adopt(process.pid) == 31
+        with tracker.recording as recording:
+            assert recording.complete, recording.problems
+            assert recording.lost_events == 0
+            assert [process.state for process in recording.processes] == ["alive"] * 31
+            assert all(process.last.rss_bytes for process in recording.processes)
+    finally:
+        end(process)
 
 
 def test_who_was_left_out_is_taken_in_when_there_is_room() -> None:

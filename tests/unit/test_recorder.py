@@ -31,6 +31,11 @@ def test_what_there_was_no_room_for_is_one_sentence() -> None:
     assert "8 at one time" in said
 
 
+def test_a_tree_adopted_in_part_is_said() -> None:
+    (said,) = _shortcomings(COUNTED, 8, adopted_in_part=True)
+    assert "no room for all processes of a tree that was adopted: 8 at one time" in said
+
+
 @pytest.mark.parametrize(("cpus", "batch"), [(1, 32), (16, 32), (64, 128)])
 def test_sums_that_did_not_settle_are_no_shortcoming(cpus: int, batch: int) -> None:
     tally = replace(COUNTED, sums_unsettled=7)
