@@ -242,7 +242,9 @@ def _record(options: argparse.Namespace) -> int:
     if failure is not None:
         raise failure
     if options.strict and result.lost_events:
-        raise MemtrackError(f"{result.lost_events} events were lost", "record with a larger ring or less load")
+        no_room = any(loader.MORE_PROCESSES in problem for problem in result.problems)
+        remedy = loader.MORE_PROCESSES if no_room else "record with a larger ring or less load"
+        raise MemtrackError(f"{result.lost_events} events were lost", remedy)
     return 128 - code if code < 0 else code
 
 

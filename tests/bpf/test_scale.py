@@ -237,6 +237,7 @@ def test_what_there_was_no_room_for_is_said(tmp_path: Path) -> None:
     assert "incomplete" in done.err
     assert "no room for a process" in done.err
     assert "--max-processes" in done.err
+    assert re.fullmatch(r"memtrack: \d+ events were lost \(.*--max-processes\)", done.err.splitlines()[-1])
     said = report(path)
     assert not said["complete"]
     # Some were taken in as soon as others had gone.
