@@ -16,23 +16,39 @@
 /* UAPI, asm-generic/errno-base.h. */
 #define EEXIST 17
 
-/*
- * Returns 0 where there is no room, which counts unless it is tried again and again, or where the process is known
- * already: a child may be adopted while it is forked.
- */
-static __noinline struct process *process_add(__u32 tgid, __u64 mm, __u32 pid, __u32 state, bool once)
+/* An adopted process's execs: whichever comes next is one that we have not seen. */
+#define EXECS_UNKNOWN (~0ULL)
+
+/* Start times of processes that there was no room for, each by its tgid: task_newtask and its stand-in come upon them. */
+#define LEFT_OUT_SLOTS 256
+__u64 left_out[LEFT_OUT_SLOTS];
+
+static __always_inline void leave_out(__u32 tgid, __u64 started_ns)
 {
-    struct process fresh = {.mm = mm, .pid = pid, .state = state};
-    long error = bpf_map_update_elem(&processes, &tgid, &fresh, BPF_NOEXIST);
+    __u64 *slot = &left_out[tgid % LEFT_OUT_SLOTS];
+
+    if (*slot == started_ns)
+        return;
+    *slot = started_ns;
+    TALLY(processes_full, 1);
+}
+
+/*
+ * Returns 0 where there is no room, or where the process is known already: from another program on the fork, or
+ * because a child was adopted meanwhile. `started_ns` of a process that is only now offered; 0 if it will be again.
+ */
+static __noinline struct process *process_add(__u32 tgid, const struct process *fresh, __u64 started_ns)
+{
+    long error = bpf_map_update_elem(&processes, &tgid, fresh, BPF_NOEXIST);
 
     if (error) {
-        if (error != -EEXIST && once)
-            TALLY(processes_full, 1);
+        if (error != -EEXIST && started_ns)
+            leave_out(tgid, started_ns);
         else if (error != -EEXIST)
             TALLY(put_off, 1);
         return 0;
     }
-    if (state == PROCESS_MEMBER)
+    if (fresh->state == PROCESS_MEMBER)
         TALLY(members, 1);
     return process_of(tgid);
 }
@@ -41,11 +57,11 @@ static __noinline struct process *process_add(__u32 tgid, __u64 mm, __u32 pid, _
  * Runs in the parent, when the child is complete (its counters too: the copy of the page tables is done) but has not
  * been woken: nothing that the child does comes before this.
  */
-SEC("tp_btf/task_newtask")
-int BPF_PROG(task_newtask, struct task_struct *child, __u64 clone_flags)
+static __always_inline int forked(struct task_struct *child, __u64 clone_flags)
 {
     __u32 tgid = child->tgid, pid;
     __u64 mm = as_number(child->mm);
+    struct process fresh = {.execs = child->self_exec_id};
     struct process *parent, *process;
     struct control *ctl;
     struct space *space;
@@ -56,14 +72,20 @@ int BPF_PROG(task_newtask, struct task_struct *child, __u64 clone_flags)
     parent = process_of(bpf_get_current_pid_tgid() >> 32);
     if (!parent) {
         ctl = control();
-        if (ctl && ctl->spawner_tid && ctl->spawner_tid == acting_tid())
-            process_add(tgid, 0, shown_pid(child), PROCESS_PENDING, true);
+        if (ctl && ctl->spawner_tid && ctl->spawner_tid == acting_tid()) {
+            fresh.state = PROCESS_PENDING;
+            fresh.pid = shown_pid(child);
+            process_add(tgid, &fresh, child->start_time);
+        }
         return 0;
     }
     if (parent->state == PROCESS_PENDING || !mm)
         return 0;
     pid = shown_pid(child);
-    process = process_add(tgid, mm, pid, PROCESS_MEMBER, true);
+    fresh.state = PROCESS_MEMBER;
+    fresh.mm = mm;
+    fresh.pid = pid;
+    process = process_add(tgid, &fresh, child->start_time);
     if (!process)
         return 0;
     e = lifecycle_reserve(EVENT_TYPE_FORK, pid);
@@ -83,9 +105,24 @@ int BPF_PROG(task_newtask, struct task_struct *child, __u64 clone_flags)
     return 0;
 }
 
+SEC("tp_btf/task_newtask")
+int BPF_PROG(task_newtask, struct task_struct *child, __u64 clone_flags)
+{
+    return forked(child, clone_flags);
+}
+
+/* The parent is about to wake the child, with interrupts off: what it sees is not to be preempted. */
+SEC("tp_btf/sched_wakeup_new")
+int BPF_PROG(task_newtask_standin, struct task_struct *child)
+{
+    struct task_struct *parent = bpf_get_current_task_btf();
+    __u64 thread = child->tgid != child->pid ? CLONE_THREAD : 0;
+
+    return forked(child, thread | (child->mm == parent->mm ? CLONE_VM : 0));
+}
+
 /* Runs when the new image is in place: argv and envp, the stack, what the ELF loader touched, all in its counters. */
-SEC("tp_btf/sched_process_exec")
-int BPF_PROG(sched_process_exec, struct task_struct *task)
+static __always_inline int execed(struct task_struct *task)
 {
     __u32 tgid = task->tgid, pid;
     struct process *process = process_of(tgid);
@@ -93,8 +130,9 @@ int BPF_PROG(sched_process_exec, struct task_struct *task)
     struct space *space, *old;
     struct event *e;
 
-    if (!process)
+    if (!process || process->execs == task->self_exec_id)
         return 0;
+    process->execs = task->self_exec_id;
     pid = process->pid;
     old = space_used_by(process);
     if (process->state == PROCESS_PENDING) {
@@ -128,13 +166,21 @@ int BPF_PROG(sched_process_exec, struct task_struct *task)
     return 0;
 }
 
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(sched_process_exec, struct task_struct *task)
+{
+    return execed(task);
+}
+
+STANDIN(sched_process_exec, 1, execed)
+STANDIN(sched_process_exec, 2, execed)
+
 /*
  * Every thread comes by. The last one takes the process off the map; should two see no live thread, only one of them
  * succeeds in that, so there is one EXIT. What a process held is what its events said: on kernels before v6.16 its
  * address space is gone by now.
  */
-SEC("tp_btf/sched_process_exit")
-int BPF_PROG(sched_process_exit, struct task_struct *task)
+static __always_inline int exited(struct task_struct *task)
 {
     __u32 tgid = task->tgid, pid;
     struct process *process = process_of(tgid);
@@ -164,13 +210,23 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
     return 0;
 }
 
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(sched_process_exit, struct task_struct *task)
+{
+    return exited(task);
+}
+
+STANDIN(sched_process_exit, 1, exited)
+STANDIN(sched_process_exit, 2, exited)
+
 /*
  * The process may exec or exit meanwhile. If its own hooks looked for it before it was added, then we find here that its
  * last thread has gone, or, below, that it has another address space by now; otherwise they take care of it.
  */
 static __noinline struct process *adopt_process(struct task_struct *task, __u32 tgid, __u64 mm, __u32 pid)
 {
-    struct process *process = process_add(tgid, mm, pid, PROCESS_MEMBER, false);
+    struct process fresh = {.mm = mm, .execs = EXECS_UNKNOWN, .pid = pid, .state = PROCESS_MEMBER};
+    struct process *process = process_add(tgid, &fresh, 0);
 
     if (process && !task->signal->live.counter && !bpf_map_delete_elem(&processes, &tgid)) {
         TALLY(members, -1);

@@ -13,6 +13,7 @@ struct {
 /* A process of the tree. Keyed by the kernel's own tgid, which no namespace changes. */
 struct process {
     __u64 mm;    /* 0 while pending */
+    __u64 execs; /* its task's self_exec_id as of the last that we know of */
     __u32 pid;   /* as shown */
     __u32 state; /* enum process_state */
     __u32 place; /* which of the spaces it uses, and one: 0 is none */

@@ -18,6 +18,7 @@
 
 #include "counters.bpf.h"
 #include "identity.bpf.h"
+#include "preempt.bpf.h"
 
 #include "totals.bpf.h"
 

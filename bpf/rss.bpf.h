@@ -21,12 +21,15 @@ static __always_inline void rss_submit(struct event *e, __u64 waiting, __u32 pid
 SEC("tp_btf/rss_stat")
 int BPF_PROG(rss_stat_percpu, struct mm_struct *mm, int member)
 {
-    __u64 address = as_number(mm);
-    struct space *space = space_of(address);
     __s64 pages = 0, change = 0, before = 0;
-    __u64 waiting = 0, now, word;
+    __u64 address, waiting = 0, now, word;
     struct event *e = 0;
+    struct space *space;
 
+    if (exec_charges(mm, member))
+        return 0;
+    address = as_number(mm);
+    space = space_of(address);
     if (!space || torn_down(mm) || (__u32)member >= EVENT_MEMBERS)
         return 0;
     if (settings.every_event)
@@ -55,6 +58,38 @@ int BPF_PROG(rss_stat_percpu, struct mm_struct *mm, int member)
         rss_submit(e, waiting, space->pid, member, now, counter_bytes(pages));
     return 0;
 }
+
+/* v6.10 and later. What exec_charges let go comes in one. */
+static __always_inline int arguments_charged(struct task_struct *task)
+{
+    __u64 mm = as_number(task->mm), waiting = 0, now;
+    struct space *space = space_of(mm);
+    struct event *e = 0;
+    __s64 pages;
+
+    if (!space || !settings.totals)
+        return 0;
+    if (counter_pages(mm, EVENT_MEMBER_ANON) == pages_of(figure_word(space, EVENT_MEMBER_ANON)))
+        return 0;
+    if (settings.every_event)
+        e = sample_reserve(&waiting);
+    now = bpf_ktime_get_ns();
+    pages = totals_settle(space->place, EVENT_MEMBER_ANON, now);
+    if (settings.coarse && worth_telling(space, EVENT_MEMBER_ANON, pages, now))
+        e = sample_reserve(&waiting);
+    if (e)
+        rss_submit(e, waiting, space->pid, EVENT_MEMBER_ANON, now, counter_bytes(pages));
+    return 0;
+}
+
+SEC("tp_btf/sched_prepare_exec")
+int BPF_PROG(sched_prepare_exec, struct task_struct *task)
+{
+    return arguments_charged(task);
+}
+
+STANDIN(sched_prepare_exec, 1, arguments_charged)
+STANDIN(sched_prepare_exec, 2, arguments_charged)
 
 /* v5.5 to v6.1: the tracepoint brings the counter's value, in pages. */
 SEC("tp_btf/rss_stat")

@@ -29,7 +29,8 @@ struct settings {
     uint8_t sums_known;      /* counters can be summed, in whichever shape they are */
     uint8_t coarse;          /* a record when a counter moved by resolution_pages, or after resolution_ns */
     uint8_t rmap;            /* the rmap layer is on */
-    uint8_t zero[4];
+    uint8_t exec_prepared;   /* sched_prepare_exec is hooked, and has what exec charges for arguments */
+    uint8_t zero[3];
     uint64_t resolution_pages; /* 0: no such bound */
     uint64_t resolution_ns;    /* 0: no such bound */
 };

@@ -110,6 +110,15 @@ struct signal_struct {
     struct pid *pids[PIDTYPE_MAX];
 };
 
+/* What a task brought into the kernel. */
+struct pt_regs___x86_64 {
+    unsigned long orig_ax;
+};
+
+struct pt_regs___arm64 {
+    int syscallno;
+};
+
 struct task_struct {
     unsigned int flags;
     struct mm_struct *mm;
@@ -119,6 +128,8 @@ struct task_struct {
     struct task_struct *real_parent;
     struct task_struct *group_leader;
     struct pid *thread_pid;
+    __u64 start_time;
+    __u64 self_exec_id;
     char comm[16];
     struct signal_struct *signal;
 };
@@ -141,8 +152,13 @@ struct percpu_counter {
     __s32 *counters;
 };
 
+struct rw_semaphore {
+    atomic64_t count;
+};
+
 struct mm_struct {
     atomic_t mm_users;
+    struct rw_semaphore mmap_lock;
     struct percpu_counter rss_stat[4];
 };
 

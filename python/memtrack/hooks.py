@@ -110,6 +110,26 @@ LIFECYCLE_LOSSES: Mapping[str, str] = MappingProxyType(
 )
 """Tracepoints (program and tracepoint have one name) and what is lost without each; the gravest first."""
 
+EXEC_CHARGES = "sched_prepare_exec"
+"""Tracepoint and program, since v6.10: what exec has charged for arguments, where its single charges are let go."""
+
+STANDINS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "task_newtask": {"task_newtask_standin": "sched_wakeup_new"},
+        **{
+            name: {f"{name}_standin1": name, f"{name}_standin2": name}
+            for name in ("sched_process_exec", "sched_process_exit", EXEC_CHARGES)
+        },
+    }
+)
+"""For each of these programs, those that do the same in case the kernel skips it, with their tracepoints. The kernel
+skips a program that a task is in the middle of on the same CPU; where a task can be preempted there, that happens. What
+the kernel refuses of these is done without."""
+
+PREEMPTIBLE_TRACEPOINTS = "tp_transition_snapshot.srcu_gp"
+"""A member that there is where tasks can be preempted in programs on tracepoints. Source: Linux kernel commit
+a46023d5616e ("tracing: Guard __DECLARE_TRACE() use of __DO_TRACE_CALL() with SRCU-fast", in v7.0)."""
+
 # Without these no figure of a memory layer is known to be true; the docstring above says why.
 _VITAL = ("sched_process_exec", "sched_process_exit")
 
@@ -299,8 +319,17 @@ FUNCTIONS: frozenset[str] = frozenset(
     }
 )
 """The functions to ask a kernel about, beside those that `changes_rmap` picks from all it has."""
-TRACEPOINTS: frozenset[str] = frozenset({*LIFECYCLE_LOSSES, "rss_stat"})
-MEMBERS: frozenset[str] = frozenset({"mm_struct.rss_stat", *_PERCPU_COUNTER, "trace_event_raw_rss_stat.size"})
+TRACEPOINTS: frozenset[str] = frozenset(
+    {
+        "rss_stat",
+        EXEC_CHARGES,
+        *LIFECYCLE_LOSSES,
+        *(hook for standins in STANDINS.values() for hook in standins.values()),
+    }
+)
+MEMBERS: frozenset[str] = frozenset(
+    {"mm_struct.rss_stat", *_PERCPU_COUNTER, "trace_event_raw_rss_stat.size", PREEMPTIBLE_TRACEPOINTS}
+)
 
 
 def changes_rmap(function: str) -> bool:
@@ -346,12 +375,16 @@ def choose(facts: KernelFacts, rmap: bool, refused: Mapping[str, str] = _NOTHING
     programs = set(LIFECYCLE_LOSSES) - set(lost)
     if rss.tier:
         programs.update(RSS_TIERS[rss.tier].programs)
+    if rss.tier == "percpu" and EXEC_CHARGES not in refused and _begins_with_a_task(facts, EXEC_CHARGES):
+        programs.add(EXEC_CHARGES)
     if rmap_layer.tier:
         programs.update(*(choice.programs for choice in families.values()))
     if percpu and (rss.tier or rmap_layer.tier) and "learn_cpu_offsets" not in refused:
         programs.add("learn_cpu_offsets")  # the figures at fork and exec are sums over CPUs too
     if adopt.tier:
         programs.add("adopt_task")
+    if PREEMPTIBLE_TRACEPOINTS in facts.members:
+        programs.update(*(_standins(name, facts, refused) for name in programs & STANDINS.keys()))
     return Plan(frozenset(programs), rss, rmap_layer, lifecycle, adopt, families, percpu)
 
 
@@ -362,14 +395,22 @@ def _refusal(program: str, refused: Mapping[str, str]) -> str:
 def _lost_lifecycle(facts: KernelFacts, refused: Mapping[str, str]) -> dict[str, str]:
     lost = {}
     for name in LIFECYCLE_LOSSES:
-        arguments = facts.tracepoints.get(name)
-        if arguments is None:
+        if name not in facts.tracepoints:
             lost[name] = f"the kernel has no tracepoint {name}"
-        elif arguments[:1] != ("struct task_struct *",):
+        elif not _begins_with_a_task(facts, name):
             lost[name] = f"tracepoint {name} does not begin with a task"
         elif name in refused:
             lost[name] = _refusal(name, refused)
     return lost
+
+
+def _begins_with_a_task(facts: KernelFacts, tracepoint: str) -> bool:
+    return facts.tracepoints.get(tracepoint, ())[:1] == ("struct task_struct *",)
+
+
+def _standins(name: str, facts: KernelFacts, refused: Mapping[str, str]) -> list[str]:
+    standins = STANDINS[name].items()
+    return [name for name, hook in standins if name not in refused and _begins_with_a_task(facts, hook)]
 
 
 def _counters(facts: KernelFacts) -> tuple[bool, str | None]:

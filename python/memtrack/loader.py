@@ -169,6 +169,7 @@ class Probes:
         settings.counters_are_percpu = self.plan.counters_are_percpu
         settings.file_rmap_nests = "page_add_file_rmap_exit" in self.plan.programs
         settings.rmap = self.plan.rmap.tier is not None
+        settings.exec_prepared = hooks.EXEC_CHARGES in self.plan.programs
         settings.totals = self.keeps_totals
         settings.sums_known = not self.plan.counters_are_percpu or "learn_cpu_offsets" in self.plan.programs
         settings.every_event = detail.every_event

@@ -23,6 +23,7 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 KSM = Path("/sys/kernel/mm/ksm")
 # The kernel raises it whenever the use of huge pages is set: mm/khugepaged.c, set_recommended_min_free_kbytes().
 MIN_FREE = Path("/proc/sys/vm/min_free_kbytes")
+GUEST_SWAP = Path("/dev/vmtest-swap")  # see tests/vmtest/README.md
 ZRAM_BYTES = 256 << 20  # more than any workload pages out, and nearly empty pages cost zram next to nothing
 HUGETLB_BYTES = 96 << 20  # twice the workload's 32 MiB, for its copy, and the reserve of a private mapping
 SMALL_MACHINE_BYTES = 4 << 30
@@ -112,15 +113,30 @@ def _swap_header(size_bytes: int) -> bytes:
     return bytes(header)
 
 
-def _unused_zram() -> str:
+@contextlib.contextmanager
+def _swapping(device: Path) -> Iterator[None]:
+    try:
+        _system_call("swapon", device, 0)
+    except OSError as error:
+        raise UnavailableError(f"cannot swap to {device}: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        _persist(lambda: _system_call("swapoff", device))
+
+
+def _has_zram() -> bool:
     subprocess.run(["modprobe", "-q", "zram"], check=False)  # built in, or absent: what follows tells
+    return Path("/sys/class/zram-control").exists()
+
+
+def _unused_zram() -> str:
+    if not _has_zram():
+        raise UnavailableError("the kernel has no zram to swap to")
     for block in sorted(Path("/sys/block").glob("zram*")):
         if (block / "disksize").read_text().strip() == "0":
             return block.name
-    control = Path("/sys/class/zram-control/hot_add")
-    if not control.exists():
-        raise UnavailableError("the kernel has no zram to swap to")
-    return f"zram{control.read_text().strip()}"
+    return f"zram{Path('/sys/class/zram-control/hot_add').read_text().strip()}"
 
 
 def _persist(action: Callable[[], None]) -> None:
@@ -149,20 +165,18 @@ def _size_zram(block: Path) -> None:
 
 @contextlib.contextmanager
 def swap() -> Iterator[Values]:
-    """Swap space in compressed memory."""
+    """Swap space in compressed memory, or on the disc that a guest has for it."""
+    if GUEST_SWAP.exists() and not _has_zram():
+        with _swapping(GUEST_SWAP):
+            yield {}
+        return
     name = _unused_zram()
     device, block = Path("/dev", name), Path("/sys/block", name)
     _size_zram(block)
     try:
         device.write_bytes(_swap_header(ZRAM_BYTES))
-        try:
-            _system_call("swapon", device, 0)
-        except OSError as error:
-            raise UnavailableError(f"cannot swap to {device}: {error.strerror}") from error
-        try:
+        with _swapping(device):
             yield {}
-        finally:
-            _persist(lambda: _system_call("swapoff", device))
     finally:
         (block / "reset").write_text("1")
 

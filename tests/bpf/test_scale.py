@@ -312,9 +312,9 @@ def test_a_ring_without_room_for_an_adopted_tree(monkeypatch: pytest.MonkeyPatch
 
 def test_who_was_left_out_is_taken_in_when_there_is_room() -> None:
     """The last ones start when the table is full, and outlive those who fill it."""
-    script = "for i in 1 2 3 4 5 6 7; do sleep 0.5 & done; sleep 30 & sleep 30 & sleep 2; kill $!; kill %8; wait"
+    script = "for i in 1 2 3 4 5 6 7; do sleep 0.5 & done; sleep 30 & a=$!; sleep 30 & sleep 2; kill $a $!; wait"
     with Tracker(max_processes=8) as tracker:
-        process = tracker.spawn(["/bin/bash", "-mc", script], stderr=subprocess.DEVNULL)
+        process = tracker.spawn(["/bin/sh", "-c", script], stderr=subprocess.DEVNULL)
         time.sleep(1.5)
         assert tracker.members == 4
         process.wait(60)

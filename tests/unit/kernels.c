@@ -80,10 +80,30 @@ typedef void (*btf_trace_sched_process_exit)(void *, struct task_struct *, bool)
 typedef void (*btf_trace_sched_process_exit)(void *, struct task_struct *);
 #endif
 
+typedef void (*btf_trace_sched_wakeup_new)(void *, struct task_struct *);
+
+#if KERNEL >= VERSION(6, 10)
+typedef void (*btf_trace_sched_prepare_exec)(void *, struct task_struct *, struct linux_binprm *);
+
+void use_prepare(btf_trace_sched_prepare_exec prepare)
+{
+}
+#endif
+
+/* kernel/tracepoint.c */
+struct tp_transition_snapshot {
+    unsigned long rcu;
+#if KERNEL >= VERSION(7, 0)
+    unsigned long srcu_gp;
+#endif
+    _Bool ongoing;
+};
+
 /* A type that nothing uses does not get into BTF. */
 void use_types(struct mm_struct *mm, struct percpu_counter *counter, struct trace_event_raw_rss_stat *record,
                btf_trace_rss_stat rss_stat, btf_trace_task_newtask task_newtask, btf_trace_sched_process_exec exec,
-               btf_trace_sched_process_exit exit)
+               btf_trace_sched_process_exit exit, btf_trace_sched_wakeup_new wakeup,
+               struct tp_transition_snapshot *snapshot)
 {
 }
 

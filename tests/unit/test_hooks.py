@@ -30,6 +30,19 @@ PERCPU = {"rss_stat_percpu", "learn_cpu_offsets"}
 COUNT = {"rss_stat_count"}
 CLASSIC = {"rss_stat_mm", "rss_stat_size"}
 
+PREPARED = {"sched_prepare_exec"}
+AGAIN = {
+    "task_newtask_standin",
+    *(
+        f"{hook}_standin{n}"
+        for hook in ("sched_process_exec", "sched_process_exit", "sched_prepare_exec")
+        for n in (1, 2)
+    ),
+}
+
+EXECS = {*PERCPU, *PREPARED}
+PREEMPTIBLE = {*EXECS, *AGAIN}
+
 PAGE = {"page_add_new_anon_rmap", "page_add_anon_rmap", "page_add_file_rmap", "page_remove_rmap"}
 FOLIO_NEW = {*PAGE, "folio_add_new_anon_rmap"} - {"page_add_new_anon_rmap"}
 FOLIO_RANGE = {*FOLIO_NEW, "page_add_file_rmap_exit", "folio_add_file_rmap_range"}
@@ -75,16 +88,16 @@ KERNELS = [
     ("6.6", "percpu", PERCPU, FOLIO_RANGE, "folio-range", None),
     ("6.7", "percpu", PERCPU, FOLIO_RANGE, "folio-range", None),
     ("6.8", "percpu", PERCPU, FOLIO, "folio", None),
-    ("6.11", "percpu", PERCPU, FOLIO, "folio", None),
-    ("6.12", "percpu", PERCPU, FOLIO, "folio", None),
-    ("6.16", "percpu", PERCPU, FOLIO_PUD, "folio", None),
-    ("6.17", "percpu", PERCPU, FOLIO_PUD, "folio", None),
-    ("6.18", "percpu", PERCPU, FOLIO_PUD, "folio", None),
-    ("6.19", "percpu", PERCPU, FOLIO_PUD, "folio", None),
-    ("7.0", "percpu", PERCPU, FOLIO_PUD, "folio", None),
-    ("7.1", "percpu", PERCPU, FOLIO_PUD, "folio", None),
-    ("7.2", "percpu", PERCPU, FOLIO_PUD, "folio", None),
-    ("7.3", "percpu", PERCPU, FOLIO_PUD, "folio", None),
+    ("6.11", "percpu", EXECS, FOLIO, "folio", None),
+    ("6.12", "percpu", EXECS, FOLIO, "folio", None),
+    ("6.16", "percpu", EXECS, FOLIO_PUD, "folio", None),
+    ("6.17", "percpu", EXECS, FOLIO_PUD, "folio", None),
+    ("6.18", "percpu", EXECS, FOLIO_PUD, "folio", None),
+    ("6.19", "percpu", EXECS, FOLIO_PUD, "folio", None),
+    ("7.0", "percpu", PREEMPTIBLE, FOLIO_PUD, "folio", None),
+    ("7.1", "percpu", PREEMPTIBLE, FOLIO_PUD, "folio", None),
+    ("7.2", "percpu", PREEMPTIBLE, FOLIO_PUD, "folio", None),
+    ("7.3", "percpu", PREEMPTIBLE, FOLIO_PUD, "folio", None),
 ]
 
 
@@ -94,6 +107,11 @@ RMAP_PROGRAMS = {
     for generation in generations
     for program in generation.programs(KernelFacts(dict.fromkeys(FUNCTIONS, ()), dict.fromkeys(TRACEPOINTS, ())))
 }
+
+
+def core(plan: Plan) -> set[str]:
+    """Without what only makes good that tasks can be preempted in programs."""
+    return set(plan.programs) - AGAIN - PREPARED
 
 
 def check_consistent(plan: Plan) -> None:
@@ -132,6 +150,23 @@ def test_all_tiers_are_reached_by_some_kernel() -> None:
     assert {row[4] for row in KERNELS} - {None} == set(RMAP_TIERS)
 
 
+def test_stand_ins_that_the_kernel_refuses_are_done_without() -> None:
+    plan = choose(kernel_facts("7.3"), rmap=True)
+    less = choose(kernel_facts("7.3"), rmap=True, refused=dict.fromkeys(AGAIN, "no"))
+    assert less.programs == plan.programs - AGAIN
+    assert (less.rss, less.rmap, less.lifecycle) == (plan.rss, plan.rmap, plan.lifecycle)
+
+
+def test_what_exec_charges_is_asked_for_only_where_it_is_let_go() -> None:
+    facts = kernel_facts("7.3")
+    assert not choose(facts, rmap=False, refused={"rss_stat_percpu": "no"}).programs & {*PREPARED, *AGAIN} - {
+        standin for hook in LIFECYCLE for standin in AGAIN if standin.startswith(hook)
+    }
+    plan = choose(facts, rmap=False, refused=dict.fromkeys(PREPARED, "no"))
+    assert plan.rss.tier == "percpu"
+    assert not {name for name in plan.programs if name.startswith("sched_prepare_exec")}
+
+
 def test_wrapper_and_successor_are_hooked_at_entry_and_exit() -> None:
     hooks = choose(kernel_facts("6.6"), rmap=True).rmap.hooks
     assert {"fentry/page_add_file_rmap", "fexit/page_add_file_rmap", "fentry/folio_add_file_rmap_range"} <= set(hooks)
@@ -159,7 +194,7 @@ def rss_only(plan: Plan, reason: str) -> None:
     """The rmap layer is off for this reason, and nothing else has suffered."""
     check_consistent(plan)
     assert plan.rmap == Layer(reason=reason)
-    assert plan.programs == {*ALWAYS, *PERCPU}
+    assert core(plan) == {*ALWAYS, *PERCPU}
     assert plan.rss.reason is plan.lifecycle.reason is plan.adopt.reason is None
 
 
@@ -273,13 +308,13 @@ def test_a_kernel_that_never_migrates_needs_no_hooks_for_it() -> None:
     plan = choose(kernel_facts("6.12", "NO_MIGRATION", "NO_DEVICE_MIGRATION"), rmap=True)
     check_consistent(plan)
     assert plan.rmap.tier == "folio"
-    assert plan.programs == {*ALWAYS, *PERCPU, *FOLIO}
+    assert core(plan) == {*ALWAYS, *PERCPU, *FOLIO}
 
 
 def test_a_kernel_without_device_memory() -> None:
     plan = choose(kernel_facts("6.12", "NO_DEVICE_MIGRATION"), rmap=True)
     check_consistent(plan)
-    assert plan.programs == {*ALWAYS, *PERCPU, *FOLIO} | {name for name in MIGRATION if "collect" not in name}
+    assert core(plan) == {*ALWAYS, *PERCPU, *FOLIO} | {name for name in MIGRATION if "collect" not in name}
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
@@ -301,12 +336,12 @@ def test_sums_that_cannot_be_made_come_from_the_classic_tracepoint(program: str)
     plan = choose(NEWEST, rmap=False, refused={program: "invalid argument"})
     check_consistent(plan)
     assert plan.rss == Layer(RSS_TIERS["classic"].hooks, tier="classic")
-    assert plan.programs == {*ALWAYS, *CLASSIC, *(PERCPU - {program, "rss_stat_percpu"})}
+    assert core(plan) == {*ALWAYS, *CLASSIC, *(PERCPU - {program, "rss_stat_percpu"})}
 
 
 def test_the_count_argument_has_the_same_fallback() -> None:
     plan = choose(kernel_facts("6.1"), rmap=False, refused={"rss_stat_count": "invalid argument"})
-    assert plan.programs == {*ALWAYS, *CLASSIC}
+    assert core(plan) == {*ALWAYS, *CLASSIC}
 
 
 def test_no_exact_start_no_reconstruction() -> None:
@@ -323,7 +358,7 @@ def test_when_the_fallback_is_refused_too_its_refusal_is_the_reason() -> None:
     check_consistent(plan)
     assert plan.rss == Layer(reason="the kernel refused rss_stat_size: no such file or directory")
     assert plan.rmap.tier == "folio"
-    assert plan.programs == {*ALWAYS, *NEWEST_RMAP, "learn_cpu_offsets"}
+    assert core(plan) == {*ALWAYS, *NEWEST_RMAP, "learn_cpu_offsets"}
 
 
 def test_refusals_come_to_an_end() -> None:
@@ -350,7 +385,7 @@ def test_without_exec_or_exit_no_figure_is_known_to_be_true(hook: str, how: str)
     )
     reason = f"{cause}: {LIFECYCLE_LOSSES[hook]}"
     assert plan.rss.reason == plan.rmap.reason == plan.lifecycle.reason == reason
-    assert plan.programs == {*ALWAYS} - {hook}
+    assert core(plan) == {*ALWAYS} - {hook}
     assert plan.lifecycle.hooks == tuple(f"tp_btf/{name}" for name in LIFECYCLE_LOSSES if name != hook)
 
 
@@ -361,7 +396,7 @@ def test_without_fork_adopted_processes_are_still_accounted() -> None:
         "the kernel has no tracepoint task_newtask: no new process is seen, so figures of the whole tree are unknown"
     )
     assert plan.rss.reason is plan.rmap.reason is None
-    assert plan.programs == {*ALWAYS, *PERCPU, *NEWEST_RMAP} - {"task_newtask"}
+    assert core(plan) == {*ALWAYS, *PERCPU, *NEWEST_RMAP} - {"task_newtask"}
 
 
 def test_the_gravest_loss_is_told_first() -> None:
@@ -369,7 +404,7 @@ def test_the_gravest_loss_is_told_first() -> None:
     assert plan.lifecycle == Layer(
         reason="the kernel has no tracepoint sched_process_exec: nothing says when a process gets a new address space"
     )
-    assert plan.programs == {"adopt_task"}
+    assert core(plan) == {"adopt_task"}
 
 
 def test_without_rss_stat_the_rmap_layer_stands_alone() -> None:
@@ -377,7 +412,7 @@ def test_without_rss_stat_the_rmap_layer_stands_alone() -> None:
     check_consistent(plan)
     assert plan.rss == Layer(reason="the kernel has no tracepoint rss_stat")
     assert plan.rmap.tier == "folio"
-    assert plan.programs == {*ALWAYS, *NEWEST_RMAP, "learn_cpu_offsets"} - {"migration_drops"}
+    assert core(plan) == {*ALWAYS, *NEWEST_RMAP, "learn_cpu_offsets"} - {"migration_drops"}
 
 
 @pytest.mark.parametrize(
@@ -392,7 +427,7 @@ def test_counters_of_an_unknown_shape(shape: str | None, reason: str) -> None:
     plan = choose(replace(NEWEST, members=members), rmap=True)
     check_consistent(plan)
     assert plan.rss.reason == plan.rmap.reason == f"{reason}, so no counter can be read"
-    assert plan.programs == ALWAYS
+    assert core(plan) == ALWAYS
 
 
 @pytest.mark.parametrize("member", ["percpu_counter.count", "percpu_counter.counters"])
@@ -415,7 +450,7 @@ def test_tracepoints_with_other_arguments() -> None:
 def test_no_adoption_without_the_task_iterator() -> None:
     plan = choose(without(NEWEST, "bpf_iter_task"), rmap=False)
     assert plan.adopt == Layer(reason="the kernel has no task iterator (needs Linux 5.8 or later)")
-    assert plan.programs == {*LIFECYCLE, *PERCPU}
+    assert core(plan) == {*LIFECYCLE, *PERCPU}
     refused = choose(NEWEST, rmap=False, refused={"adopt_task": "invalid argument"})
     assert refused.adopt == Layer(reason="the kernel refused adopt_task: invalid argument")
 
@@ -424,7 +459,7 @@ def test_no_adoption_without_the_task_iterator() -> None:
 def test_nothing_is_known(rmap: bool) -> None:
     plan = choose(KernelFacts(problem="cannot read the kernel's BTF: permission denied"), rmap)
     check_consistent(plan)
-    assert plan.programs == frozenset()
+    assert core(plan) == frozenset()
     assert plan.rss.reason == plan.lifecycle.reason == "cannot read the kernel's BTF: permission denied"
     assert plan.rmap.reason == ("cannot read the kernel's BTF: permission denied" if rmap else "not requested (--rmap)")
 
@@ -432,7 +467,7 @@ def test_nothing_is_known(rmap: bool) -> None:
 def test_an_empty_kernel_is_not_an_error() -> None:
     plan = choose(KernelFacts(), rmap=True)
     check_consistent(plan)
-    assert plan.programs == frozenset()
+    assert core(plan) == frozenset()
 
 
 # --- what is written into a recording ---------------------------------------------------------------------------------

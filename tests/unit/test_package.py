@@ -30,6 +30,9 @@ def extension() -> Iterator[Any]:
         yield ELFFile(file)
 
 
+STANDINS = {name: hook for standins in hooks.STANDINS.values() for name, hook in standins.items()}
+
+
 def programs(elf: Any) -> dict[str, str]:
     """Each BPF program and the section it is in, which says what it hooks."""
     found = {}
@@ -44,6 +47,9 @@ def programs(elf: Any) -> dict[str, str]:
 def families() -> list[tuple[str, str]]:
     """All pairs of a hook family, or a layer that is its own family, and a program of it."""
     pairs = [("lifecycle", name) for name in hooks.LIFECYCLE_LOSSES]
+    pairs.append(("rss", hooks.EXEC_CHARGES))
+    layers = dict.fromkeys(hooks.LIFECYCLE_LOSSES, "lifecycle") | {hooks.EXEC_CHARGES: "rss"}
+    pairs += [(layers[name], standin) for name, standins in hooks.STANDINS.items() for standin in standins]
     pairs.append(("adopt", "adopt_task"))
     pairs += [("rss", name) for tier in hooks.RSS_TIERS.values() for name in tier.programs]
     everything = hooks.KernelFacts(dict.fromkeys(hooks.FUNCTIONS, ()), dict.fromkeys(hooks.TRACEPOINTS, ()))
@@ -67,7 +73,7 @@ def test_sections_hook_what_the_families_say(bpf_object: Any) -> None:
     for name, section in programs(bpf_object).items():
         kind, _, hook = section.partition("/")
         if family_of[name] == "lifecycle":
-            assert section == f"tp_btf/{name}"
+            assert section == f"tp_btf/{STANDINS.get(name, name)}"
         elif name in hooks.TRACEPOINT_PROGRAMS:
             assert section == f"tp_btf/{hooks.TRACEPOINT_PROGRAMS[name]}"
         elif family_of[name] in hooks.RMAP_FAMILIES:

@@ -128,9 +128,9 @@ class Guest:
             command += ["-chardev", f"file,id={name},path=/dev/fd/{end}"]
             command += ["-device", f"virtserialport,chardev={name},name={name}"]
         # NVMe, not virtio: its driver is built into Debian's cloud kernels, and not all of them come with modules.
-        for number, path in enumerate(disc_paths):
-            command += ["-drive", f"file={path},format=raw,if=none,id=disc{number}"]
-            command += ["-device", f"nvme,drive=disc{number},serial=disc{number}"]
+        for path in disc_paths:
+            command += ["-drive", f"file={path},format=raw,if=none,id={path.name}"]
+            command += ["-device", f"nvme,drive={path.name},serial={path.name}"]
         # QEMU must not outlive this process, even if that is killed.
         guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         return guard + command
