@@ -24,7 +24,7 @@
     }
 
 /* Numbers are ABI. Of another ABI of the same machine (32 bits) nothing is known. */
-static __always_inline bool in_execve(struct task_struct *task)
+static __always_inline bool called_execve(struct task_struct *task)
 {
     void *regs = (void *)bpf_task_pt_regs(task);
     struct pt_regs___x86_64 *x86_64 = regs;
@@ -40,8 +40,10 @@ static __always_inline bool in_execve(struct task_struct *task)
 /*
  * While exec copies the arguments, it charges them to the address space that it will leave: of all places where the
  * counters of a process change, the only usual one in which it can be preempted, and so hide everybody's changes on its
- * CPU. So these are let go at once. sched_prepare_exec, before exec's point of no return, has the sum with all of them; an
- * exec that fails takes them back.
+ * CPU. So these are let go at once. sched_prepare_exec, before exec's point of no return, has the sum with all of them. The
+ * kernel takes them off again before it leaves the address space: nobody sees that happen to one that nobody else uses, but
+ * another user (vfork) lives on with what the counter says then, so there it is recorded. task_struct.in_execve, which is
+ * set between charging and the end, tells the two apart.
  */
 static __noinline bool exec_charges(struct mm_struct *mm, __u32 member)
 {
@@ -50,7 +52,11 @@ static __noinline bool exec_charges(struct mm_struct *mm, __u32 member)
     if (!settings.exec_prepared || member != EVENT_MEMBER_ANON || mm->mmap_lock.count.counter)
         return false;
     task = bpf_get_current_task_btf();
-    return task->mm == mm && in_execve(task);
+    if (task->mm != mm || !called_execve(task))
+        return false;
+    if (mm->mm_users.counter == 1)
+        return true;
+    return bpf_core_field_exists(task->in_execve) && !BPF_CORE_READ_BITFIELD(task, in_execve);
 }
 
 #endif

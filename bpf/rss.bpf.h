@@ -59,7 +59,7 @@ int BPF_PROG(rss_stat_percpu, struct mm_struct *mm, int member)
     return 0;
 }
 
-/* v6.10 and later. What exec_charges let go comes in one. */
+/* v7.0 and later: what exec_charges let go comes in one. */
 static __always_inline int arguments_charged(struct task_struct *task)
 {
     __u64 mm = as_number(task->mm), waiting = 0, now;

@@ -130,6 +130,7 @@ struct task_struct {
     struct pid *thread_pid;
     __u64 start_time;
     __u64 self_exec_id;
+    unsigned in_execve : 1;
     char comm[16];
     struct signal_struct *signal;
 };

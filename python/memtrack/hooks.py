@@ -111,7 +111,7 @@ LIFECYCLE_LOSSES: Mapping[str, str] = MappingProxyType(
 """Tracepoints (program and tracepoint have one name) and what is lost without each; the gravest first."""
 
 EXEC_CHARGES = "sched_prepare_exec"
-"""Tracepoint and program, since v6.10: what exec has charged for arguments, where its single charges are let go."""
+"""Tracepoint (since v6.10) and program: what exec has charged for arguments, where its single charges are let go."""
 
 STANDINS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -375,8 +375,6 @@ def choose(facts: KernelFacts, rmap: bool, refused: Mapping[str, str] = _NOTHING
     programs = set(LIFECYCLE_LOSSES) - set(lost)
     if rss.tier:
         programs.update(RSS_TIERS[rss.tier].programs)
-    if rss.tier == "percpu" and EXEC_CHARGES not in refused and _begins_with_a_task(facts, EXEC_CHARGES):
-        programs.add(EXEC_CHARGES)
     if rmap_layer.tier:
         programs.update(*(choice.programs for choice in families.values()))
     if percpu and (rss.tier or rmap_layer.tier) and "learn_cpu_offsets" not in refused:
@@ -384,6 +382,8 @@ def choose(facts: KernelFacts, rmap: bool, refused: Mapping[str, str] = _NOTHING
     if adopt.tier:
         programs.add("adopt_task")
     if PREEMPTIBLE_TRACEPOINTS in facts.members:
+        if rss.tier == "percpu" and EXEC_CHARGES not in refused and _begins_with_a_task(facts, EXEC_CHARGES):
+            programs.add(EXEC_CHARGES)
         programs.update(*(_standins(name, facts, refused) for name in programs & STANDINS.keys()))
     return Plan(frozenset(programs), rss, rmap_layer, lifecycle, adopt, families, percpu)
 

@@ -40,8 +40,7 @@ AGAIN = {
     ),
 }
 
-EXECS = {*PERCPU, *PREPARED}
-PREEMPTIBLE = {*EXECS, *AGAIN}
+PREEMPTIBLE = {*PERCPU, *PREPARED, *AGAIN}
 
 PAGE = {"page_add_new_anon_rmap", "page_add_anon_rmap", "page_add_file_rmap", "page_remove_rmap"}
 FOLIO_NEW = {*PAGE, "folio_add_new_anon_rmap"} - {"page_add_new_anon_rmap"}
@@ -88,12 +87,12 @@ KERNELS = [
     ("6.6", "percpu", PERCPU, FOLIO_RANGE, "folio-range", None),
     ("6.7", "percpu", PERCPU, FOLIO_RANGE, "folio-range", None),
     ("6.8", "percpu", PERCPU, FOLIO, "folio", None),
-    ("6.11", "percpu", EXECS, FOLIO, "folio", None),
-    ("6.12", "percpu", EXECS, FOLIO, "folio", None),
-    ("6.16", "percpu", EXECS, FOLIO_PUD, "folio", None),
-    ("6.17", "percpu", EXECS, FOLIO_PUD, "folio", None),
-    ("6.18", "percpu", EXECS, FOLIO_PUD, "folio", None),
-    ("6.19", "percpu", EXECS, FOLIO_PUD, "folio", None),
+    ("6.11", "percpu", PERCPU, FOLIO, "folio", None),
+    ("6.12", "percpu", PERCPU, FOLIO, "folio", None),
+    ("6.16", "percpu", PERCPU, FOLIO_PUD, "folio", None),
+    ("6.17", "percpu", PERCPU, FOLIO_PUD, "folio", None),
+    ("6.18", "percpu", PERCPU, FOLIO_PUD, "folio", None),
+    ("6.19", "percpu", PERCPU, FOLIO_PUD, "folio", None),
     ("7.0", "percpu", PREEMPTIBLE, FOLIO_PUD, "folio", None),
     ("7.1", "percpu", PREEMPTIBLE, FOLIO_PUD, "folio", None),
     ("7.2", "percpu", PREEMPTIBLE, FOLIO_PUD, "folio", None),
