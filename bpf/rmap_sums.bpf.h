@@ -103,7 +103,7 @@ static __noinline void rmap_restart(struct space *space, struct task_struct *own
             return;
         }
         if (attempt == RMAP_SYNC_ATTEMPTS - 1) {
-            TALLY(sums_unsettled, 1);
+            TALLY(bases_unsettled, 1);
             lifecycle_submit(e);
             return;
         }

@@ -69,6 +69,7 @@ struct tally {
     uint64_t spaces_full;       /* an address space was not taken in: map full */
     uint64_t sharers_full;      /* an address space was given up though further users may have been left */
     uint64_t sums_unsettled;    /* a counter kept changing while it was summed; the figure may be a batch off */
+    uint64_t bases_unsettled;   /* an rmap sum began at counters that kept changing; it may stay off by page tables */
     uint64_t members;           /* processes in the tree now */
     uint64_t adopted;           /* processes taken in by adopt_task */
     uint64_t migrations_missed; /* pages put on the move or back with both programs on it skipped */

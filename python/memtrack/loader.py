@@ -83,6 +83,7 @@ class Tally:
     spaces_full: int
     sharers_full: int
     sums_unsettled: int
+    bases_unsettled: int
     members: int
     adopted: int
     migrations_missed: int

@@ -159,7 +159,7 @@ class Tracker:
             tally = self._probes.tally()
             left = tally.members
             self._shortcomings = _shortcomings(tally, self._max_processes, adopted_in_part=self._adopted_in_part)
-            self._doubts = _doubts(tally, self._probes.plan, features.possible_cpus() or 1)
+            self._doubts = _doubts(tally, features.possible_cpus() or 1)
         except MemtrackError as failure:
             self._end_failure = failure
         finally:
@@ -488,10 +488,17 @@ def _shortcomings(tally: Tally, max_processes: int, *, adopted_in_part: bool = F
             f"{tally.sharers_full} times memory was not seen for a while, because it was shared by more processes than"
             f" are remembered"
         )
+    if tally.bases_unsettled:
+        # What a thread has in its hands while it unmaps: rmap_restart() in bpf/rmap_sums.bpf.h.
+        table_pages = os.sysconf("SC_PAGESIZE") // _ENTRY_BYTES
+        problems.append(
+            f"{tally.bases_unsettled} times the rmap layer started from counters that kept changing: its figures of"
+            f" that process may stay off by up to {table_pages} pages for each thread at work then"
+        )
     return problems
 
 
-def _doubts(tally: Tally, plan: Plan, cpus: int) -> list[str]:
+def _doubts(tally: Tally, cpus: int) -> list[str]:
     """What figures may be off by, though nothing is missing.
 
     Threads at work on one address space do that to each other every now and then, more often where a virtual machine's
@@ -499,14 +506,10 @@ def _doubts(tally: Tally, plan: Plan, cpus: int) -> list[str]:
     """
     if not tally.sums_unsettled:
         return []
-    # What a thread has in its hands while it unmaps: rmap_restart() in bpf/rmap_sums.bpf.h.
-    table_pages = os.sysconf("SC_PAGESIZE") // _ENTRY_BYTES
-    started = f"its figures of that process may stay off by up to {table_pages} pages for each thread at work then"
-    if not plan.counters_are_percpu:  # plain numbers, which need no summing: it was always the rmap layer
-        return [f"{tally.sums_unsettled} times the rmap layer started from counters that kept changing: {started}"]
-    text = f"{tally.sums_unsettled} times a counter kept changing while it was summed: the rss layer's figure at that"
-    text += f" instant, and so a peak, may be off by up to {max(_BATCH_PAGES, 2 * cpus)} pages"
-    return [f"{text}; if the rmap layer started from it, {started}" if plan.rmap.tier else text]
+    return [
+        f"{tally.sums_unsettled} times a counter kept changing while it was summed: the rss layer's figure at that"
+        f" instant, and so a peak, may be off by up to {max(_BATCH_PAGES, 2 * cpus)} pages"
+    ]
 
 
 def _status(root: Process | None) -> dict[str, int | str | None]:

@@ -7,22 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from memtrack.hooks import Layer, Plan
 from memtrack.loader import Tally
 from memtrack.recorder import _doubts, _shortcomings
 
 COUNTED = Tally(**dict.fromkeys(Tally.__dataclass_fields__, 0))
-OFF = Layer()
-ON = Layer(tier="folio")
-
-
-def plan(*, percpu: bool, rmap: bool) -> Plan:
-    return Plan(frozenset(), OFF, ON if rmap else OFF, OFF, OFF, counters_are_percpu=percpu)
 
 
 def test_nothing_is_said_of_nothing() -> None:
     assert _shortcomings(COUNTED, 8) == []
-    assert _doubts(COUNTED, plan(percpu=True, rmap=True), 2) == []
+    assert _doubts(COUNTED, 2) == []
 
 
 def test_what_there_was_no_room_for_is_one_sentence() -> None:
@@ -40,19 +33,15 @@ def test_a_tree_adopted_in_part_is_said() -> None:
 def test_sums_that_did_not_settle_are_no_shortcoming(cpus: int, batch: int) -> None:
     tally = replace(COUNTED, sums_unsettled=7)
     assert _shortcomings(tally, 8) == []
-    (said,) = _doubts(tally, plan(percpu=True, rmap=False), cpus)
+    (said,) = _doubts(tally, cpus)
     assert said.startswith("7 times ")
     assert f"rss layer's figure at that instant, and so a peak, may be off by up to {batch} pages" in said
-    assert "rmap" not in said
 
 
 def test_what_the_rmap_layer_started_from_may_be_off_by_page_tables() -> None:
     table = os.sysconf("SC_PAGESIZE") // 8
-    tally = replace(COUNTED, sums_unsettled=7)
-    (said,) = _doubts(tally, plan(percpu=True, rmap=True), 2)
-    assert "up to 32 pages" in said
-    assert f"rmap layer started from it, its figures of that process may stay off by up to {table} pages" in said
-    # Before Linux 6.2 the rss layer takes no sums.
-    (said,) = _doubts(tally, plan(percpu=False, rmap=True), 2)
-    assert "rss" not in said
+    tally = replace(COUNTED, bases_unsettled=7)
+    assert _doubts(tally, 2) == []
+    (said,) = _shortcomings(tally, 8)
+    assert said.startswith("7 times the rmap layer started")
     assert f"up to {table} pages for each thread" in said
