@@ -311,6 +311,8 @@ static __always_inline void report(struct process *process, __u64 mm, __u32 tgid
     }
     space->sync_round = ctl->round;
     report_again(space, ctl->recount);
+    if (!settings.counters_are_percpu) /* of this round: threads go on, and what comes later must not add it */
+        __builtin_memset(space->cached, 0, sizeof(space->cached));
     if (settings.every_event || settings.coarse || ctl->pass == ADOPT_LAST)
         emit_totals(space);
 }
