@@ -37,7 +37,7 @@ bench: ## measure against other recorders, and print ratios (root)
 	$(PYTHON) -m benchmarks $(ARGS)
 
 vmtest: ## run the tests in virtual machines: the whole kernel matrix, or K=6.12 (root)
-	tools/setup build test
+	tools/setup build test vm
 	$(PYTHON) -m tests.vmtest $(K)
 
 wheels: ## build the source distribution and the wheels for x86_64 and aarch64 into dist/
