@@ -194,7 +194,10 @@ class Consumer:
                 end = time.monotonic_ns()
                 self._take_in_at_ns = end + _PAUSES * (end - now)
         if self._gap is not None and self._ring.consumed_bytes >= self._gap[0]:
-            used = _append(buffer, used, lost(time.monotonic_ns(), self._gap[1]))
+            # What follows it waits in the ring already, and must not seem to be older: whoever looks for a time in the
+            # file goes by the order.
+            now = _TIME.unpack_from(buffer, used - RECORD_BYTES + 8)[0] if used else time.monotonic_ns()
+            used = _append(buffer, used, lost(now, self._gap[1]))
             self._gap = None
             self._sync()
         elif self._walks and not self._ring.waiting_bytes:
