@@ -37,9 +37,13 @@ static __always_inline void leave_out(__u32 tgid, __u64 started_ns)
  * Returns 0 where there is no room, or where the process is known already: from another program on the fork, or
  * because a child was adopted meanwhile. `started_ns` of a process that is only now offered; 0 if it will be again.
  */
-static __noinline struct process *process_add(__u32 tgid, const struct process *fresh, __u64 started_ns)
+static __noinline struct process *process_add(__u32 tgid, struct process *fresh, __u64 started_ns)
 {
-    long error = bpf_map_update_elem(&processes, &tgid, fresh, BPF_NOEXIST);
+    struct control *ctl = control();
+    long error;
+
+    fresh->seen = ctl ? ctl->round : 0;
+    error = bpf_map_update_elem(&processes, &tgid, fresh, BPF_NOEXIST);
 
     if (error) {
         if (error != -EEXIST && started_ns)
@@ -51,6 +55,13 @@ static __noinline struct process *process_add(__u32 tgid, const struct process *
     if (fresh->state == PROCESS_MEMBER)
         TALLY(members, 1);
     return process_of(tgid);
+}
+
+/* What no program on exec has seen. One that fails past its point of no return looks the same: the loader knows better. */
+static __always_inline void count_execs(struct process *process, __u64 seen_execs)
+{
+    if (process->execs != EXECS_UNKNOWN && seen_execs > process->execs)
+        TALLY(execs_missed, seen_execs - process->execs);
 }
 
 /*
@@ -132,6 +143,7 @@ static __always_inline int execed(struct task_struct *task)
 
     if (!process || process->execs == task->self_exec_id)
         return 0;
+    count_execs(process, task->self_exec_id - 1);
     process->execs = task->self_exec_id;
     pid = process->pid;
     old = space_used_by(process);
@@ -190,6 +202,7 @@ static __always_inline int exited(struct task_struct *task)
 
     if (!process || task->signal->live.counter)
         return 0;
+    count_execs(process, task->self_exec_id);
     pid = process->pid;
     space = space_used_by(process);
     pending = process->state == PROCESS_PENDING;
@@ -334,11 +347,13 @@ int adopt_task(struct bpf_iter__task *ctx)
     ctl = control();
     if (!task || !ctl)
         return 0;
+    tgid = task->tgid;
+    process = process_of(tgid);
+    if (ctl->pass == ADOPT_SEEN && process)
+        process->seen = ctl->round;
     mm = as_number(task->mm);
     if (!mm || task->flags & PF_KTHREAD)
         return 0;
-    tgid = task->tgid;
-    process = process_of(tgid);
     switch (ctl->pass) {
     case ADOPT_PID:
         if (!process && shown_pid(task) == ctl->adopt_pid)

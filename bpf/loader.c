@@ -276,7 +276,7 @@ static int misses(const struct bpf_program *program, uint64_t *count)
 }
 
 /* How many events at most: as many as the one missed that missed the fewest, since what it has seen is dealt with. */
-static int misses_of_all(const struct probes *probes, const struct bpf_program *program, uint64_t *count)
+static int misses_at_most(const struct probes *probes, const struct bpf_program *program, uint64_t *count)
 {
     struct bpf_program *standin;
     uint64_t missed;
@@ -294,22 +294,58 @@ static int misses_of_all(const struct probes *probes, const struct bpf_program *
     return err;
 }
 
-int probes__skipped(struct probes *probes, uint64_t *count)
+int probes__skipped(struct probes *probes, struct skips *skips)
 {
     struct bpf_program *program;
     uint64_t missed;
     int err;
 
-    *count = 0;
+    *skips = (struct skips){0};
     bpf_object__for_each_program(program, probes->object) {
+        const char *name = bpf_program__name(program);
+
         if (bpf_program__fd(program) < 0 || has_twin(probes, program) || is_standin(program))
             continue;
-        err = misses_of_all(probes, program, &missed);
+        err = misses_at_most(probes, program, &missed);
         if (err)
             return err;
-        *count += missed;
+        if (!strcmp(name, "sched_process_exec"))
+            skips->execs_at_most = missed;
+        else if (!strcmp(name, "sched_process_exit"))
+            skips->exits_at_most = missed;
+        else
+            skips->others += missed;
     }
     return 0;
+}
+
+/* Behind a key that has been deleted the kernel starts anew. */
+static bool is_gone(int map, const uint32_t *key)
+{
+    struct process process;
+
+    return key && bpf_map_lookup_elem(map, key, &process);
+}
+
+int probes__unseen(struct probes *probes, uint32_t round, uint64_t *count)
+{
+    int map = probes__map_fd(probes, "processes");
+    uint32_t key, last, *previous = NULL;
+    struct process process;
+
+    *count = 0;
+    while (!bpf_map_get_next_key(map, previous, &key)) {
+        if (is_gone(map, previous)) {
+            *count = 0;
+            previous = NULL;
+            continue;
+        }
+        if (!bpf_map_lookup_elem(map, &key, &process) && process.seen < round)
+            (*count)++;
+        last = key;
+        previous = &last;
+    }
+    return errno == ENOENT ? 0 : -errno;
 }
 
 const char *probes__log(const struct probes *probes)

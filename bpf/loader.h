@@ -8,6 +8,13 @@
 
 struct probes;
 
+/* How often the kernel skipped programs; of two hooks the most that can have been missed, since others stood in. */
+struct skips {
+    uint64_t others;
+    uint64_t execs_at_most;
+    uint64_t exits_at_most;
+};
+
 /* Parses the object, which is copied. All programs start with autoload off. */
 int probes__open(struct probes **out, const void *object, size_t size);
 /* Detaches and unloads whatever is there, and frees it. Sets it to NULL, and may find it so. */
@@ -31,7 +38,9 @@ int probes__tally(struct probes *probes, struct tally *tally);
 /* The tree's figures at one instant. */
 int probes__figures(struct probes *probes, struct figures *figures);
 /* How often the kernel skipped a program because it was running on that CPU already. */
-int probes__skipped(struct probes *probes, uint64_t *count);
+int probes__skipped(struct probes *probes, struct skips *skips);
+/* How many processes of the tree ADOPT_SEEN has not found in this round: their exit was missed. */
+int probes__unseen(struct probes *probes, uint32_t round, uint64_t *count);
 
 /* What libbpf and the verifier said so far, owned by `probes`; also after a call that failed. */
 const char *probes__log(const struct probes *probes);

@@ -10,16 +10,6 @@ struct {
     __uint(max_entries, 4096); /* the loader sets the real size */
 } ring SEC(".maps");
 
-/* A process of the tree. Keyed by the kernel's own tgid, which no namespace changes. */
-struct process {
-    __u64 mm;    /* 0 while pending */
-    __u64 execs; /* its task's self_exec_id as of the last that we know of */
-    __u32 pid;   /* as shown */
-    __u32 state; /* enum process_state */
-    __u32 place; /* which of the spaces it uses, and one: 0 is none */
-    __u32 zero;
-};
-
 enum process_state {
     PROCESS_MEMBER = 0,
     PROCESS_PENDING = 1, /* spawned by the recorder, has not run its own program yet: nothing of it counts */

@@ -10,6 +10,17 @@ enum adopt_pass {
     ADOPT_CACHES = 3,   /* v5.5 to v6.1: add up what threads keep to themselves */
     ADOPT_SYNC = 4,     /* report the figures of every address space */
     ADOPT_LAST = 5,     /* and the peaks: nothing comes after them */
+    ADOPT_SEEN = 6,     /* note of members that they are there */
+};
+
+/* A process of the tree. Keyed by the kernel's own tgid, which no namespace changes. */
+struct process {
+    uint64_t mm;    /* 0 while pending */
+    uint64_t execs; /* its task's self_exec_id as of the last that we know of */
+    uint32_t pid;   /* as shown */
+    uint32_t state; /* enum process_state */
+    uint32_t place; /* which of the spaces it uses, and one: 0 is none */
+    uint32_t seen;  /* control.round of the last ADOPT_SEEN that came by it, or of when it was added */
 };
 
 /* Decided by the recorder before load; constants for the verifier, which prunes what they rule out. */
@@ -72,6 +83,7 @@ struct tally {
     uint64_t bases_unsettled;   /* an rmap sum began at counters that kept changing; it may stay off by page tables */
     uint64_t members;           /* processes in the tree now */
     uint64_t adopted;           /* processes taken in by adopt_task */
+    uint64_t execs_missed;      /* a process has executed more often than sched_process_exec has said */
     uint64_t migrations_missed; /* pages put on the move or back with both programs on it skipped */
     uint64_t put_off; /* adopt_task had no room to take in a process, or in the ring to report an address space */
 };

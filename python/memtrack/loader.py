@@ -86,6 +86,7 @@ class Tally:
     bases_unsettled: int
     members: int
     adopted: int
+    execs_missed: int
     migrations_missed: int
     put_off: int
 
@@ -130,6 +131,8 @@ class Probes:
         self._walking = threading.RLock()  # one walk at a time: the consumer syncs when others adopt
         self._skips_known = 0
         self._missed_while_attaching = 0
+        self._exits_in_doubt = 0
+        self._exits_missed = 0
         self._skipped_at_last: int | None = None
         # Closed with this object at the latest: an interrupt may come at any time from the next call on.
         self._handle = ffi.gc(ffi.new("struct probes **"), lib.probes__close)
@@ -248,15 +251,31 @@ class Probes:
         return Tally(*(int(getattr(tally, name)) for name in Tally.__dataclass_fields__))
 
     def skipped(self) -> int:
-        """How often the kernel skipped a program because it was running on that CPU already.
+        """How often an event was missed because the kernel skipped all programs on it.
 
-        Source: recursion_misses of bpf_prog_info, since Linux 5.12; 0 on older kernels, which do not count.
+        The kernel skips a program that is running on that CPU already, and tells (recursion_misses of bpf_prog_info)
+        since Linux 5.12; older ones do not count, so that it is 0 there.
         """
         if self._skipped_at_last is not None:
             return self._skipped_at_last
+        with self._walking:
+            skips = ffi.new("struct skips *")
+            _check(lib.probes__skipped(self._probes, skips), "read the BPF programs' statistics")
+            # Of programs that stand in for each other each may have missed something that another saw.
+            tally = self.tally()
+            execs = min(tally.execs_missed, int(skips.execs_at_most))
+            if int(skips.exits_at_most) > self._exits_in_doubt:
+                self._exits_in_doubt = int(skips.exits_at_most)
+                self._exits_missed = max(self._exits_missed, min(self._unseen(), self._exits_in_doubt))
+        return int(skips.others) + execs + self._exits_missed + tally.migrations_missed - self._missed_while_attaching
+
+    def _unseen(self) -> int:
+        """How many processes of the tree are no more, though nobody has seen their exit."""
+        self._round += 1
+        self._walk(lib.ADOPT_SEEN, round=self._round)
         count = ffi.new("uint64_t *")
-        _check(lib.probes__skipped(self._probes, count), "read the BPF programs' statistics")
-        return int(count[0]) + self.tally().migrations_missed - self._missed_while_attaching
+        _check(lib.probes__unseen(self._probes, self._round, count), "look for processes that are no more")
+        return int(count[0])
 
     def set_spawner(self, tid: int) -> None:
         """The next child of this thread, as the recorder's namespace numbers it, is a root of the tree; 0 for none."""

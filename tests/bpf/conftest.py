@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from memtrack.ringbuf import RingBuffer
 from tests.bpf import environment
 
 SETTINGS = (
@@ -67,3 +70,15 @@ def settings_are_put_back() -> Iterator[None]:
     before = settings()
     yield
     assert settings() == before
+
+
+@pytest.fixture
+def late_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So late each time that a ring of a few pages is full before."""
+    drain = RingBuffer.drain
+
+    def late(*arguments: Any) -> int:
+        time.sleep(0.1)
+        return drain(*arguments)
+
+    monkeypatch.setattr(RingBuffer, "drain", late)

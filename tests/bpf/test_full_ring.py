@@ -17,7 +17,7 @@ from memtrack.recording import Recording
 from memtrack.ringbuf import RingBuffer
 from tests.bpf import beside, harness
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("late_consumer")]
 
 PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 

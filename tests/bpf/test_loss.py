@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import time
+import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
+from memtrack._native import lib
 
-from memtrack import Tracker
-from memtrack.ringbuf import RingBuffer
-from tests.bpf import harness, points, replay
+from memtrack import Tracker, features, loader
+from tests.bpf import beside, harness, points, replay
+
+pytestmark = pytest.mark.bpf
 
 RING_PAGES = 8
 SECONDS = 3
-# How late the consumer is each time, in which a ring of that size fills up on any machine.
-LATE_S = 0.1
 
 
 @pytest.fixture(scope="session")
@@ -24,15 +24,8 @@ def workloads() -> Path:
     return harness.build()
 
 
-@pytest.mark.bpf
-def test_figures_are_exact_again_after_loss(workloads: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drain = RingBuffer.drain
-
-    def late(*arguments: Any) -> int:
-        time.sleep(LATE_S)
-        return drain(*arguments)
-
-    monkeypatch.setattr(RingBuffer, "drain", late)
+@pytest.mark.usefixtures("late_consumer")
+def test_figures_are_exact_again_after_loss(workloads: Path, tmp_path: Path) -> None:
     report_path, recording_path = tmp_path / "report", tmp_path / "recording.zst"
     command = [str(workloads / "overrun"), str(SECONDS)]
     with recording_path.open("wb") as output:
@@ -48,3 +41,33 @@ def test_figures_are_exact_again_after_loss(workloads: Path, tmp_path: Path, mon
     comparison = replay.compare(recording_path, watched, cached=cached)
     assert not comparison.problems
     assert not [str(difference) for difference in comparison.differences if difference.excessive]
+
+
+def test_an_exit_that_nobody_saw_is_missed() -> None:
+    with contextlib.closing(loader.load(features.probe(), rmap=False, ring_bytes=1 << 20)) as probes:
+        with beside.spawned([probes], ["sleep", "60"]) as process:
+            assert probes._unseen() == 0
+            for program in hooks_on("sched_process_exit", probes):
+                assert lib.probes__detach(probes._probes, program.encode()) == 0
+            process.kill()
+        assert probes._unseen() == 1
+        assert probes.tally().execs_missed == 0
+
+
+def test_an_exec_that_nobody_saw_is_missed() -> None:
+    with contextlib.closing(loader.load(features.probe(), rmap=False, ring_bytes=1 << 20)) as probes:
+        script = "echo up; read go; exec sh -c 'exit 3'"
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with beside.spawned([probes], ["sh", "-c", script], **pipes) as process:
+            assert process.stdout
+            assert process.stdout.readline()
+            for program in hooks_on("sched_process_exec", probes):
+                assert lib.probes__detach(probes._probes, program.encode()) == 0
+            process.communicate(b"go\n")
+            assert process.returncode == 3
+        assert probes.tally().execs_missed == 1
+        assert probes._unseen() == 0
+
+
+def hooks_on(hook: str, probes: loader.Probes) -> list[str]:
+    return [program for program in probes.plan.programs if program.startswith(hook)]

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +23,6 @@ from memtrack import Tracker
 from memtrack.loader import MAX_PROCESSES
 from memtrack.recording import Recording
 from memtrack.report import to_json_text, to_text
-from memtrack.ringbuf import RingBuffer
 from tests.bpf import beside, environment, harness, points
 from tests.command.invocation import bpf_objects_of, report, run, until
 
@@ -288,18 +286,12 @@ def test_of_an_adopted_tree_too(tmp_path: Path) -> None:
     assert all(process.last.rss_bytes for process in recording.processes if process.state == "alive")
 
 
-def test_a_ring_without_room_for_an_adopted_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("late_consumer")
+def test_a_ring_without_room_for_an_adopted_tree() -> None:
     """A page takes its 31 ADOPT and not its figures, which are told when the consumer has come by."""
-    drain = RingBuffer.drain
-
-    def late(*arguments: Any) -> int:
-        time.sleep(0.1)
-        return drain(*arguments)
-
     process = sleepers(30)
     try:
         with Tracker(ring_bytes=os.sysconf("SC_PAGESIZE")) as tracker:
-            monkeypatch.setattr(RingBuffer, "drain", late)
             assert tracker.adopt(process.pid) == 31
         with tracker.recording as recording:
             assert recording.complete, recording.problems
