@@ -125,6 +125,10 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert "file,id=stdout,path=/dev/fd/5" in command
     assert "virtserialport,chardev=stdout,name=stdout" in command
     assert "-no-reboot" in command
+    assert "-icount" not in command
+    counting = command_line(guest(tmp_path, count_instructions=True))
+    assert counting[counting.index("-icount") + 1].startswith("shift=0")
+    assert "maxcpus=1" in counting[counting.index("-append") + 1].split()
 
 
 def test_a_missing_qemu_is_named_with_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--boot", default="", metavar="ARGS", help="add to the kernel's command line")
     parser.add_argument("--memory", type=int, metavar="MIB", help="memory of the guest")
     parser.add_argument("--accelerator", default=qemu.ACCELERATOR, help="QEMU's -accel (kvm, where it works)")
+    parser.add_argument(
+        "--count-instructions", action="store_true", help="let the guest's clock be its instructions: 1 ns is one"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="run N guests at once")
     parser.add_argument("--timeout", type=float, metavar="S", help="end the guest after so many seconds")
     parser.add_argument("--pytest", action="append", default=[], metavar="ARG", help="hand ARG to the suite's pytest")
@@ -232,6 +235,7 @@ def prepared(
             memory_mib=options.memory or kernel.memory_mib,
             possible_processors=kernel.possible_processors,
             accelerator=options.accelerator,
+            count_instructions=options.count_instructions,
         )
         yield guest, unpacked.release
 
