@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from benchmarks import contenders, sample, table
+from benchmarks import contenders, rmap, sample, table
 from benchmarks.contenders import AGAIN, EMPTY, MEMTRACK_DEFAULT, PERF, UNTRACED, Output
 from benchmarks.programs import SOURCES
 from benchmarks.ratios import Spread, ratios
@@ -84,3 +84,38 @@ def test_both_sides_of_the_producer_agree() -> None:
 def test_names_are_unique() -> None:
     for names in ([one.name for one in contenders.CONTENDERS], [one.name for one in WORKLOADS]):
         assert len(set(names)) == len(names)
+
+
+def pages(touch_ns: float) -> dict[tuple[str, str], float]:
+    return {("anonymous", "touch"): touch_ns}
+
+
+def test_what_the_rmap_layer_adds_is_compared_with_what_the_rss_layer_adds() -> None:
+    (row,) = rmap.table(
+        {
+            "untraced": [pages(1000), pages(2000)],
+            "every change": [pages(1101), pages(2101)],
+            "every change, with rmap": [pages(1301), pages(2401)],
+            "untraced, again": [pages(1002), pages(2002)],
+        }
+    )
+    assert (row.untraced, row.noise) == (Spread(1501, 1001, 2001), Spread(2, 2, 2))
+    assert (row.rss, row.rmap, row.ratio) == (Spread(100, 100, 100), Spread(250, 200, 300), Spread(2.5, 2, 3))
+    assert "2.50 (2.00..3.00)" in rmap.text([row])
+
+
+@pytest.mark.parametrize(("untraced", "again", "alone"), [(1000, 1000, 1009), (1000, 1060, 1130)])
+def test_no_ratio_to_an_rss_layer_that_adds_next_to_nothing(untraced: float, again: float, alone: float) -> None:
+    runs = {"untraced": untraced, "every change": alone, "every change, with rmap": 1500, "untraced, again": again}
+    (row,) = rmap.table({name: [pages(time_ns)] for name, time_ns in runs.items()})
+    assert row.ratio is None
+    assert rmap.text([row])
+
+
+def test_the_first_repetition_counts_for_nothing() -> None:
+    figures = {"touch": [900.0, 10.0, 20.0, 30.0], "give back": [800.0, 3.0, 2.0, 1.0]}
+    assert rmap.by_page({"file": figures, "huge": None}) == {
+        ("file", "touch"): 20,
+        ("file", "give back"): 2,
+        ("file", "both"): 22,
+    }

@@ -23,8 +23,8 @@ from tests.vmtest.cpio import Archive
 from tests.vmtest.tree import Tree
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-# What of the checkout goes along: sources, built extension, BPF object and tests.
-CHECKOUT_PARTS = ("pyproject.toml", "python", "tests", "bpf", "build/workloads")
+# What of the checkout goes along: sources, built extension, BPF object, tests, and benchmarks that need no compiler.
+CHECKOUT_PARTS = ("pyproject.toml", "python", "tests", "bpf", "benchmarks", "build/workloads")
 # An archive of another set-up is kept this long, since a run may be about to read it; each has more than 100 MiB.
 ARCHIVE_LIFE_S = 15 * 60
 DIRECTORIES = (
