@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from memtrack import features, hooks
 from memtrack.ringbuf import RingBuffer
 from tests.bpf import environment
 
@@ -70,6 +71,18 @@ def settings_are_put_back() -> Iterator[None]:
     before = settings()
     yield
     assert settings() == before
+
+
+@pytest.fixture(scope="session")
+def counters_are_percpu() -> bool:
+    """Since Linux 6.2. Before, they lag, and there are no totals in the kernel."""
+    return hooks.choose(features.probe(), rmap=False).counters_are_percpu
+
+
+@pytest.fixture(scope="session")
+def totals(counters_are_percpu: bool) -> None:
+    if not counters_are_percpu:
+        pytest.skip("before Linux 6.2 the kernel side keeps no totals")
 
 
 @pytest.fixture

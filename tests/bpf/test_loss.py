@@ -16,6 +16,8 @@ from tests.bpf import beside, harness, points, replay
 pytestmark = pytest.mark.bpf
 
 RING_PAGES = 8
+# Before Linux 6.2 a record comes once in 64 page faults of a thread.
+RING_PAGES_OF_FEW_EVENTS = 1
 SECONDS = 3
 
 
@@ -25,11 +27,12 @@ def workloads() -> Path:
 
 
 @pytest.mark.usefixtures("late_consumer")
-def test_figures_are_exact_again_after_loss(workloads: Path, tmp_path: Path) -> None:
+def test_figures_are_exact_again_after_loss(workloads: Path, tmp_path: Path, counters_are_percpu: bool) -> None:
+    pages = RING_PAGES if counters_are_percpu else RING_PAGES_OF_FEW_EVENTS
     report_path, recording_path = tmp_path / "report", tmp_path / "recording.zst"
     command = [str(workloads / "overrun"), str(SECONDS)]
     with recording_path.open("wb") as output:
-        with Tracker(output, rmap=True, ring_bytes=RING_PAGES * os.sysconf("SC_PAGESIZE")) as tracker:
+        with Tracker(output, rmap=True, ring_bytes=pages * os.sysconf("SC_PAGESIZE")) as tracker:
             assert tracker.plan.rss.reason is None
             cached = not tracker.plan.counters_are_percpu
             process = tracker.spawn(command, env=os.environ | {"MEMTRACK_ORACLE": str(report_path)})

@@ -14,7 +14,7 @@ from memtrack.loader import Probes
 from memtrack.recording import Recording
 from tests.bpf import beside, harness
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("totals")]
 
 
 @pytest.fixture(scope="session")
@@ -24,10 +24,7 @@ def workloads() -> Path:
 
 @pytest.fixture
 def probes() -> Iterator[Probes]:
-    try:
-        loaded = loader.load(features.probe(), rmap=False, ring_bytes=1 << 20, detail=TOTALS_ONLY)
-    except Exception as reason:
-        pytest.skip(str(reason))
+    loaded = loader.load(features.probe(), rmap=False, ring_bytes=1 << 20, detail=TOTALS_ONLY)
     yield loaded
     loaded.close()
 
