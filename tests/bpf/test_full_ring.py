@@ -17,7 +17,7 @@ from memtrack.recording import Recording
 from memtrack.ringbuf import RingBuffer
 from tests.bpf import beside, harness
 
-pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("late_consumer")]
+pytestmark = pytest.mark.bpf
 
 PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
@@ -93,6 +93,7 @@ def test_told_and_lost_are_all_that_happened(command: tuple[object, ...], worklo
     assert starved.consumer.lost_events == lost.lost_ring + lost.lost_lifecycle
 
 
+@pytest.mark.usefixtures("late_consumer")
 def test_all_who_live_on_are_told_of(workloads: Path) -> None:
     """However many they are: the last figures come through a ring that holds a few of them at a time."""
     lived = 80

@@ -56,8 +56,6 @@ IN_ORDER = (
 @pytest.mark.parametrize("command", IN_ORDER, ids=" ".join)
 def test_totals_are_those_of_the_events(command: tuple[str, ...], workloads: Path) -> None:
     with Tracker() as events, Tracker(events=False) as totals:
-        if not totals.plan.counters_are_percpu:
-            pytest.skip("this kernel keeps no totals")
         beside.run([events, totals], [workloads / command[0], *command[1:]])
     with events.recording as one, totals.recording as other:
         assert one.lost_events == other.lost_events == 0
@@ -68,8 +66,6 @@ def test_totals_are_those_of_the_events(command: tuple[str, ...], workloads: Pat
 def test_peaks_are_exact_at_any_resolution(resolution: str, workloads: Path) -> None:
     """Sums of the records would be of figures of different age: what one child has given back counts in them."""
     with Tracker() as events, Tracker(resolution=resolution) as samples:
-        if not samples.plan.counters_are_percpu:
-            pytest.skip("this kernel keeps no totals")
         beside.run([events, samples], [workloads / "copies"])
     with events.recording as one, samples.recording as other:
         assert figures(other) == figures(one)
