@@ -72,7 +72,7 @@ static __always_inline int forked(struct task_struct *child, __u64 clone_flags)
 {
     __u32 tgid = child->tgid, pid;
     __u64 mm = as_number(child->mm);
-    struct process fresh = {.execs = child->self_exec_id};
+    struct process fresh = {.execs = child->self_exec_id, .leader = as_number(child)};
     struct process *parent, *process;
     struct control *ctl;
     struct space *space;
@@ -145,6 +145,7 @@ static __always_inline int execed(struct task_struct *task)
         return 0;
     count_execs(process, task->self_exec_id - 1);
     process->execs = task->self_exec_id;
+    process->leader = as_number(task);
     pid = process->pid;
     old = space_used_by(process);
     if (process->state == PROCESS_PENDING) {
@@ -238,7 +239,8 @@ STANDIN(sched_process_exit, 2, exited)
  */
 static __noinline struct process *adopt_process(struct task_struct *task, __u32 tgid, __u64 mm, __u32 pid)
 {
-    struct process fresh = {.mm = mm, .execs = EXECS_UNKNOWN, .pid = pid, .state = PROCESS_MEMBER};
+    struct process fresh = {
+        .mm = mm, .execs = EXECS_UNKNOWN, .leader = as_number(task->group_leader), .pid = pid, .state = PROCESS_MEMBER};
     struct process *process = process_add(tgid, &fresh, 0);
 
     if (process && !task->signal->live.counter && !bpf_map_delete_elem(&processes, &tgid)) {

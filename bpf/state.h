@@ -15,12 +15,13 @@ enum adopt_pass {
 
 /* A process of the tree. Keyed by the kernel's own tgid, which no namespace changes. */
 struct process {
-    uint64_t mm;    /* 0 while pending */
-    uint64_t execs; /* its task's self_exec_id as of the last that we know of */
-    uint32_t pid;   /* as shown */
-    uint32_t state; /* enum process_state */
-    uint32_t place; /* which of the spaces it uses, and one: 0 is none */
-    uint32_t seen;  /* control.round of the last ADOPT_SEEN that came by it, or of when it was added */
+    uint64_t mm;     /* 0 while pending */
+    uint64_t execs;  /* its task's self_exec_id as of the last that we know of */
+    uint64_t leader; /* its first task, which is there for as long as the process is */
+    uint32_t pid;    /* as shown */
+    uint32_t state;  /* enum process_state */
+    uint32_t place;  /* which of the spaces it uses, and one: 0 is none */
+    uint32_t seen;   /* control.round of the last ADOPT_SEEN that came by it, or of when it was added */
 };
 
 /* Decided by the recorder before load; constants for the verifier, which prunes what they rule out. */

@@ -208,6 +208,19 @@ static __always_inline void space_conclude(struct space *space, __u32 tgid)
         emit_totals(space);
 }
 
+/*
+ * Exec lets go whoever waits in vfork, and puts the new address space in place, a good while before its hook runs. In
+ * between the other one may end or execute as well, and must not leave to this process what it uses no more. A leader that
+ * has exited has no address space, and says nothing of its other threads.
+ */
+static __always_inline bool has_executed(const struct process *process, __u64 mm)
+{
+    __u64 now = 0;
+
+    bpf_probe_read_kernel(&now, sizeof(now), (void *)(process->leader + bpf_core_field_offset(struct task_struct, mm)));
+    return now && now != mm;
+}
+
 enum handing_on {
     HANDED_ON,   /* to this process */
     HANDED_OVER, /* to one that has left meanwhile, and hands it on itself */
@@ -223,7 +236,7 @@ static __always_inline enum handing_on space_hand_to(struct space *space, __u32 
     struct process *next = process_of(tgid);
     __u32 place = space->place;
 
-    if (!next || next->place != place + 1)
+    if (!next || next->place != place + 1 || has_executed(next, space->mm))
         return GONE;
     space->tgid = tgid;
     space->pid = next->pid;

@@ -111,6 +111,7 @@ PROCESSES = (
     _row("spawner", "spawn", peak_at=["held"], checks=[checks.tree_stays_small]),
     _row("spawner", "vfork", peak_at=["held"], checks=[checks.tree_stays_small]),
     _row("spawner", "fork"),
+    _row("spawn_and_leave", peak_at=["held"]),
     _row("vfork_holder", peak_at=["child wrote the rest"]),
     _row("shared_mm", "first leaves"),
     _row("shared_mm", "second leaves"),
