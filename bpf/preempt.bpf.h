@@ -49,7 +49,11 @@ static __noinline bool exec_charges(struct mm_struct *mm, __u32 member)
 {
     struct task_struct *task;
 
-    if (!settings.exec_prepared || member != EVENT_MEMBER_ANON || mm->mmap_lock.count.counter)
+    if (!settings.exec_prepared || member != EVENT_MEMBER_ANON)
+        return false;
+    if (!bpf_core_field_exists(mm->mmap_lock.count)) /* PREEMPT_RT, with preemption on wherever counters change */
+        return false;
+    if (mm->mmap_lock.count.counter)
         return false;
     task = bpf_get_current_task_btf();
     if (task->mm != mm || !called_execve(task))
