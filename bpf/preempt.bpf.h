@@ -27,8 +27,8 @@
 static __always_inline bool called_execve(struct task_struct *task)
 {
     void *regs = (void *)bpf_task_pt_regs(task);
-    struct pt_regs___x86_64 *x86_64 = regs;
-    struct pt_regs___arm64 *arm64 = regs;
+    struct pt_regs___x86_64_entry *x86_64 = regs;
+    struct pt_regs___arm64_entry *arm64 = regs;
 
     if (bpf_core_field_exists(x86_64->orig_ax))
         return x86_64->orig_ax == 59 || x86_64->orig_ax == 322; /* execve, execveat */

@@ -111,11 +111,11 @@ struct signal_struct {
 };
 
 /* What a task brought into the kernel. */
-struct pt_regs___x86_64 {
+struct pt_regs___x86_64_entry {
     unsigned long orig_ax;
 };
 
-struct pt_regs___arm64 {
+struct pt_regs___arm64_entry {
     int syscallno;
 };
 
