@@ -71,6 +71,7 @@ class Counting:
         self.probes.close()
 
 
+@pytest.mark.usefixtures("late_consumer")
 @pytest.mark.parametrize("command", [("copies",), ("storm", 1, 60, "exec")], ids=lambda command: command[0])
 def test_told_and_lost_are_all_that_happened(command: tuple[object, ...], workloads: Path) -> None:
     """Counted by a second recorder that loses nothing, to the record."""
