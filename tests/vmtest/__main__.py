@@ -47,8 +47,9 @@ def main(arguments: Sequence[str]) -> int:
             return check_archive(rows)
         if options.table:
             return show_table(rows)
+        # The newest first: they have the most to run, and what is long should not begin last.
         chosen = [rows.kernel(name) for name in options.kernels] or [
-            kernel for kernel in rows.kernels if kernel.ci or not options.ci
+            kernel for kernel in reversed(rows.kernels) if kernel.ci or not options.ci
         ]
         if command is None:
             return run_suite(rows, chosen, options)
