@@ -76,8 +76,8 @@ int main(int argc, char **argv)
     note("acted on by", child, (uintptr_t)memory, pages(SIZE));
     REQUIRE(write(addresses[1], &memory, sizeof(memory)) == sizeof(memory));
     turn_take(done);
-    note("acted", child, (uintptr_t)memory,
-         pages(SIZE)); /* before we act ourselves: what we look with may be gone too */
+    /* Before we act ourselves: what we look with may have gone too. */
+    note("acted", child, (uintptr_t)memory, pages(SIZE));
     now = quiet("paged out");
     REQUIRE(!kill(child, SIGKILL));
     await_end(child, SIGKILL);

@@ -82,8 +82,9 @@ int main(int argc, char **argv)
     note("acted on by", child, (uintptr_t)memory, pages(SIZE));
     turn_give(go);
     turn_take(done);
-    EXPECT_NET(quiet("written"), base, .anon = pages(SIZE));
+    /* Before we act ourselves: what we look with may have to be mapped first. */
     note("acted", child, (uintptr_t)memory, pages(SIZE));
+    EXPECT_NET(quiet("written"), base, .anon = pages(SIZE));
     REQUIRE(!kill(child, SIGKILL));
     await_end(child, SIGKILL);
     _exit(0);
