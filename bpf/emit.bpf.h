@@ -126,8 +126,29 @@ static __always_inline bool totals_wanted(void)
     return settings.totals && counts && (!settings.every_event || counts->lost_ring || counts->lost_lifecycle);
 }
 
-/* The peak of an address space so far, and what it holds as it was stored last: exact when its process ends. */
-static __noinline void emit_totals(struct space *space)
+#define TOTALS_RECORDS (2 * EVENT_MEMBERS)
+
+/* Two sizes, each a constant, as the verifier wants them: kept apart, or the compiler would choose between numbers. */
+static __always_inline struct event *totals_reserve(bool ends)
+{
+    struct event *e;
+
+    if (!gap_told())
+        return 0;
+    if (ends) {
+        e = bpf_ringbuf_reserve(&ring, (TOTALS_RECORDS + 1) * sizeof(*e), 0);
+        barrier();
+        return e;
+    }
+    return bpf_ringbuf_reserve(&ring, TOTALS_RECORDS * sizeof(*e), 0);
+}
+
+/*
+ * The peak of an address space so far, and what it holds as it was stored last: exact when its process ends. Where it
+ * `ends`, with EXIT in the same sample: a LOST in between, of whoever else, would void the figures. Returns whether all of
+ * it was told.
+ */
+static __noinline bool emit_totals(struct space *space, bool ends, __u32 wait_status)
 {
     __u32 pid = space->pid, tid = acting_tid();
     struct tree *all = tree();
@@ -137,11 +158,11 @@ static __noinline void emit_totals(struct space *space)
     __u64 now;
 
     if (!totals_wanted() || !all)
-        return;
-    e = gap_told() ? bpf_ringbuf_reserve(&ring, 2 * EVENT_MEMBERS * sizeof(*e), 0) : 0;
+        return false;
+    e = totals_reserve(ends);
     if (!e) {
-        TALLY(lost_lifecycle, 2 * EVENT_MEMBERS);
-        return;
+        TALLY(lost_lifecycle, TOTALS_RECORDS);
+        return false;
     }
 #pragma unroll
     for (__u32 member = 0; member < EVENT_MEMBERS; member++)
@@ -157,7 +178,12 @@ static __noinline void emit_totals(struct space *space)
         e[member].peak.at_ns = peak.at_ns;
         fill_figure(&e[EVENT_MEMBERS + member], EVENT_TYPE_SYNC, pid, tid, now, member, pages[member]);
     }
+    if (ends) {
+        fill(&e[TOTALS_RECORDS], EVENT_TYPE_EXIT, pid, tid, now);
+        e[TOTALS_RECORDS].exit.wait_status = wait_status;
+    }
     lifecycle_submit(e);
+    return true;
 }
 
 #endif

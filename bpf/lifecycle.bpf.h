@@ -157,7 +157,7 @@ static __always_inline int execed(struct task_struct *task)
             lifecycle_submit(e);
         }
     }
-    space_conclude(old, tgid);
+    space_conclude(old, tgid, false, 0);
     e = lifecycle_reserve(EVENT_TYPE_EXEC, pid);
     if (e) {
         bpf_probe_read_kernel_str(e->exec.comm, sizeof(e->exec.comm), task->comm);
@@ -195,7 +195,7 @@ STANDIN(sched_process_exec, 2, execed)
  */
 static __always_inline int exited(struct task_struct *task)
 {
-    __u32 tgid = task->tgid, pid;
+    __u32 tgid = task->tgid, pid, status;
     struct process *process = process_of(tgid);
     struct space *space;
     struct event *e;
@@ -209,11 +209,10 @@ static __always_inline int exited(struct task_struct *task)
     pending = process->state == PROCESS_PENDING;
     if (bpf_map_delete_elem(&processes, &tgid) || pending)
         return 0;
-    space_conclude(space, tgid);
-    e = lifecycle_reserve(EVENT_TYPE_EXIT, pid);
+    status = task->signal->flags & SIGNAL_GROUP_EXIT ? task->signal->group_exit_code : task->group_leader->exit_code;
+    e = space_conclude(space, tgid, true, status) ? 0 : lifecycle_reserve(EVENT_TYPE_EXIT, pid);
     if (e) {
-        e->exit.wait_status =
-            task->signal->flags & SIGNAL_GROUP_EXIT ? task->signal->group_exit_code : task->group_leader->exit_code;
+        e->exit.wait_status = status;
         lifecycle_submit(e);
     }
     if (space && !space_leave(space->place, tgid))
@@ -329,7 +328,7 @@ static __always_inline void report(struct process *process, __u64 mm, __u32 tgid
     if (!settings.counters_are_percpu) /* of this round: threads go on, and what comes later must not add it */
         __builtin_memset(space->cached, 0, sizeof(space->cached));
     if (settings.every_event || settings.coarse || ctl->pass == ADOPT_LAST)
-        emit_totals(space);
+        emit_totals(space, false, 0);
 }
 
 /*

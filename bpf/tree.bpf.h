@@ -201,11 +201,10 @@ __noinline __u32 space_join(__u64 mm, __u32 tgid)
     return 0;
 }
 
-/* Before a process that an address space is shown under leaves it. */
-static __always_inline void space_conclude(struct space *space, __u32 tgid)
+/* Before a process that an address space is shown under leaves it; if it ends, returns whether that has been told. */
+static __always_inline bool space_conclude(struct space *space, __u32 tgid, bool ends, __u32 wait_status)
 {
-    if (space && space->tgid == tgid)
-        emit_totals(space);
+    return space && space->tgid == tgid && emit_totals(space, ends, wait_status);
 }
 
 /*
