@@ -111,3 +111,19 @@ def test_all_who_live_on_are_told_of(workloads: Path) -> None:
         assert recording.processes_left == lived
         assert len(alive) == lived
         assert all(process.last.rss_bytes for process in alive)
+
+
+@pytest.mark.usefixtures("totals", "late_consumer")
+def test_nothing_comes_between_an_end_and_the_figures_that_it_has(workloads: Path) -> None:
+    """A LOST there would void them, and losses are everywhere."""
+    with Tracker(ring_bytes=16 * PAGE_BYTES) as tracker:
+        assert tracker.spawn([workloads / "storm", "4", "100", "exit"]).wait(300) == 0
+    with tracker.recording as recording:
+        assert recording.lost_events > 0
+        records = [(event.type, event.pid) for event in recording.events()]
+    ends = [number for number, (kind, pid) in enumerate(records) if kind is EventType.EXIT]
+    told = [number for number in ends if (EventType.PEAK, records[number][1]) in records[max(0, number - 64) : number]]
+    assert told
+    for number in told:
+        pid = records[number][1]
+        assert records[number - 8 : number] == [(EventType.PEAK, pid)] * 4 + [(EventType.SYNC, pid)] * 4
