@@ -408,12 +408,12 @@ def record(
         max_processes=max_processes,
         command=command,
     ) as tracker:
-        process = tracker.spawn(command, **options)
         try:
-            process.wait()
+            tracker.spawn(command, **options).wait()
         except BaseException:
-            process.kill()
-            process.wait()
+            if tracker._root:
+                tracker._root.kill()
+                tracker._root.wait()
             raise
     return tracker.recording
 
