@@ -7,7 +7,6 @@
  * What a process costs the kernel is what limits their number, so what a child writes lies beside the program's data,
  * under one page table with it, and before the forks nothing is called that would map more.
  */
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include <unistd.h>
 
 #include "oracle.h"
+#include "procfs.h"
 #include "region.h"
 #include "turns.h"
 
@@ -77,17 +77,9 @@ static void await_all(pid_t *pids, size_t count)
 /* By the kernel's own walk of the page tables. */
 static long held_by(pid_t pid)
 {
-    char path[32], text[1024], *line;
-    ssize_t got;
-    int fd;
+    char text[1024], *line;
 
-    snprintf(path, sizeof(path), "/proc/%d/smaps_rollup", pid);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    REQUIRE(fd >= 0);
-    got = read(fd, text, sizeof(text) - 1);
-    REQUIRE(got > 0);
-    close(fd);
-    text[got] = '\0';
+    read_of(pid, "smaps_rollup", text, sizeof(text));
     line = strstr(text, "\nRss:");
     REQUIRE(line);
     return atol(line + strlen("\nRss:")) * 1024 / page_size();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #define _GNU_SOURCE
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "oracle.h"
+#include "procfs.h"
 #include "turns.h"
 
 #define POLL_NS 1000000
@@ -41,17 +41,9 @@ void turn_take(struct turn turn)
 /* The field after the name in parentheses, which may hold anything. */
 static char state_of(pid_t pid)
 {
-    char path[32], text[256], *end;
-    ssize_t got;
-    int fd;
+    char text[256], *end;
 
-    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    REQUIRE(fd >= 0);
-    got = read(fd, text, sizeof(text) - 1);
-    REQUIRE(got > 0);
-    close(fd);
-    text[got] = '\0';
+    read_of(pid, "stat", text, sizeof(text));
     end = strrchr(text, ')');
     REQUIRE(end);
     return end[2];
