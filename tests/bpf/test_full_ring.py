@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from memtrack import Tracker, features, loader
-from memtrack.consumer import Consumer
-from memtrack.events import RECORD_BYTES, EventType
-from memtrack.loader import Probes
+from memtrack import Tracker
+from memtrack.events import EventType
 from memtrack.recording import Recording
-from memtrack.ringbuf import RingBuffer
 from tests.bpf import beside, harness
+from tests.bpf.counting import Counting
 
 pytestmark = pytest.mark.bpf
 
@@ -50,27 +47,6 @@ def test_peaks_and_last_figures_are_exact(command: tuple[str, ...], workloads: P
 def parts(recording: Recording, peak: object) -> list[int]:
     names = ("rss_bytes", "anon_bytes", "file_bytes", "shmem_bytes")
     return [getattr(peak, name) // recording.page_size for name in names]
-
-
-class Counting:
-    """What a consumer would write, by type."""
-
-    def __init__(self, ring_bytes: int) -> None:
-        self.probes: Probes = loader.load(features.probe(), rmap=False, ring_bytes=ring_bytes)
-        self.ring = RingBuffer(self.probes.ring_fd, ring_bytes)
-        self.counts: Counter[int] = Counter()
-        self.consumer = Consumer(self.probes, self.ring, self.count)
-        self.consumer.start()
-
-    def count(self, events: memoryview) -> None:
-        self.counts.update(events[::RECORD_BYTES].tobytes())
-
-    def close(self) -> None:
-        self.probes.detach_all_but_iterators()
-        self.consumer.stop()
-        self.tally = self.probes.tally()
-        self.ring.close()
-        self.probes.close()
 
 
 @pytest.mark.usefixtures("late_consumer")
