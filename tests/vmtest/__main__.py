@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
         "--check-archive", action="store_true", help="fail if the archive and the matrix have different series"
     )
     parser.add_argument("--table", action="store_true", help="print pages off, kernel by workload, of the last runs")
-    parser.add_argument("--ci", action="store_true", help="of the matrix, only the rows that CI runs")
+    parser.add_argument("--ci", action="store_true", help="of the matrix, only the rows marked so")
     parser.add_argument("--add", action="append", default=[], type=Path, metavar="PATH", help="take a file along")
     parser.add_argument("--boot", default="", metavar="ARGS", help="add to the kernel's command line")
     parser.add_argument("--memory", type=int, metavar="MIB", help="memory of the guest")
