@@ -25,49 +25,68 @@ static __always_inline __s64 pud_pages(void)
     return pmd_pages() * pmd_pages();
 }
 
+/* Where a folio's address comes from, and so how its members are read. */
+enum folio_source {
+    FOLIO_ARGUMENT, /* the hook's own argument, whose type the verifier knows: by ordinary loads */
+    FOLIO_COMPUTED, /* from a page: by bpf_probe_read_kernel(), which is several times as dear */
+};
+
+/* What a change needs to know of a folio. `number` is its address, computed with and looked up, not read through. */
+struct folio_seen {
+    __u64 number;
+    unsigned long flags;
+    unsigned long mapping;
+    unsigned long index;
+};
+
 static __always_inline unsigned long folio_flags(struct folio *folio)
 {
     struct folio___pre_v6_18 *old = (void *)folio;
 
-    if (bpf_core_field_exists(folio->flags.f))
-        return BPF_CORE_READ(folio, flags.f);
-    return BPF_CORE_READ(old, flags);
+    return bpf_core_field_exists(folio->flags.f) ? folio->flags.f : old->flags;
 }
 
-static __always_inline bool folio_has_flag(struct folio *folio, __u64 bit)
+static __always_inline struct folio_seen folio_see(struct folio *folio, enum folio_source source)
 {
-    return folio_flags(folio) & (1UL << bit);
+    struct folio___pre_v6_18 *old = (void *)folio;
+
+    if (source == FOLIO_ARGUMENT)
+        return (struct folio_seen){as_number(folio), folio_flags(folio), as_number(folio->mapping), folio->index};
+    return (struct folio_seen){
+        .number = (__u64)folio,
+        .flags = bpf_core_field_exists(folio->flags.f) ? BPF_CORE_READ(folio, flags.f) : BPF_CORE_READ(old, flags),
+        .mapping = (unsigned long)BPF_CORE_READ(folio, mapping),
+        .index = BPF_CORE_READ(folio, index),
+    };
 }
 
+static __always_inline bool has_flag(unsigned long flags, __u64 bit)
+{
+    return flags & (1UL << bit);
+}
+
+/* Of a hook's own argument. */
 static __always_inline __s64 folio_pages(struct folio *folio)
 {
     struct folio___pre_v6_6 *old = (void *)folio;
     __u8 order;
 
-    if (!folio_has_flag(folio, bpf_core_enum_value(enum pageflags, PG_head)))
+    if (!has_flag(folio_flags(folio), bpf_core_enum_value(enum pageflags, PG_head)))
         return 1;
-    if (bpf_core_field_exists(old->_folio_order))
-        order = BPF_CORE_READ(old, _folio_order);
-    else
-        order = BPF_CORE_READ(folio, _flags_1);
+    order = bpf_core_field_exists(old->_folio_order) ? old->_folio_order : folio->_flags_1;
     return 1LL << (order & 31);
 }
 
 /* As the kernel's mm_counter(): the anon bit first, then swap backing means shmem. */
-static __always_inline __u32 folio_file_member(struct folio *folio)
+static __always_inline __u32 folio_file_member(const struct folio_seen *folio)
 {
-    return folio_has_flag(folio, bpf_core_enum_value(enum pageflags, PG_swapbacked)) ? EVENT_MEMBER_SHMEM
-                                                                                     : EVENT_MEMBER_FILE;
+    return has_flag(folio->flags, bpf_core_enum_value(enum pageflags, PG_swapbacked)) ? EVENT_MEMBER_SHMEM
+                                                                                      : EVENT_MEMBER_FILE;
 }
 
-static __always_inline __u32 folio_member(struct folio *folio, unsigned long mapping)
+static __always_inline __u32 folio_member(const struct folio_seen *folio)
 {
-    return mapping & PAGE_MAPPING_ANON ? EVENT_MEMBER_ANON : folio_file_member(folio);
-}
-
-static __always_inline unsigned long folio_mapping(struct folio *folio)
-{
-    return (unsigned long)BPF_CORE_READ(folio, mapping);
+    return folio->mapping & PAGE_MAPPING_ANON ? EVENT_MEMBER_ANON : folio_file_member(folio);
 }
 
 /*
@@ -86,15 +105,13 @@ static __always_inline struct folio *page_folio(struct page *page)
  * the other way round. 0 where the index is no offset: in a KSM page, and in one that is not of the mapped file's (a
  * driver's, which vm_insert_page() mapped).
  */
-static __always_inline __u64 page_address(struct folio *folio, struct page *page, struct vm_area_struct *vma,
-                                          unsigned long mapping)
+static __always_inline __u64 page_address(const struct folio_seen *folio, __u64 page, struct vm_area_struct *vma)
 {
-    if ((mapping & PAGE_MAPPING_FLAGS) != PAGE_MAPPING_ANON &&
-        (!mapping || mapping != as_number(vma->vm_file->f_mapping)))
+    if ((folio->mapping & PAGE_MAPPING_FLAGS) != PAGE_MAPPING_ANON &&
+        (!folio->mapping || folio->mapping != as_number(vma->vm_file->f_mapping)))
         return 0;
-    unsigned long nth = ((unsigned long)page - (unsigned long)folio) / bpf_core_type_size(struct page);
-    unsigned long index = BPF_CORE_READ(folio, index) + nth;
-    __u64 start = vma->vm_start, addr = start + ((index - vma->vm_pgoff) << settings.page_shift);
+    unsigned long nth = (page - folio->number) / bpf_core_type_size(struct page);
+    __u64 start = vma->vm_start, addr = start + ((folio->index + nth - vma->vm_pgoff) << settings.page_shift);
 
     return addr >= start && addr < vma->vm_end ? addr : 0;
 }
@@ -162,31 +179,29 @@ static __always_inline int rmap_add_anon(__u64 folio, struct vm_area_struct *vma
     return space ? rmap_change(space, folio, EVENT_MEMBER_ANON, pages, addr) : 0;
 }
 
-/* `number`: the folio once more; how that is made depends on where the folio comes from. */
-static __always_inline int rmap_add_file(__u64 number, struct folio *folio, struct page *page,
+/* `page` as a number. */
+static __always_inline int rmap_add_file(struct folio *folio, enum folio_source source, __u64 page,
                                          struct vm_area_struct *vma, __s64 pages)
 {
     struct space *space = rmap_space(vma);
-    __u64 addr;
+    struct folio_seen seen;
 
     if (!space)
         return 0;
-    addr = page_address(folio, page, vma, folio_mapping(folio));
-    return rmap_change(space, number, folio_file_member(folio), pages, addr);
+    seen = folio_see(folio, source);
+    return rmap_change(space, seen.number, folio_file_member(&seen), pages, page_address(&seen, page, vma));
 }
 
-static __always_inline int rmap_remove(__u64 number, struct folio *folio, struct page *page, struct vm_area_struct *vma,
-                                       __s64 pages)
+static __always_inline int rmap_remove(struct folio *folio, enum folio_source source, __u64 page,
+                                       struct vm_area_struct *vma, __s64 pages)
 {
     struct space *space = rmap_space(vma);
-    unsigned long mapping;
-    __u64 addr;
+    struct folio_seen seen;
 
     if (!space)
         return 0;
-    mapping = folio_mapping(folio);
-    addr = page_address(folio, page, vma, mapping);
-    return rmap_change(space, number, folio_member(folio, mapping), -pages, addr);
+    seen = folio_see(folio, source);
+    return rmap_change(space, seen.number, folio_member(&seen), -pages, page_address(&seen, page, vma));
 }
 
 /* --- migration --------------------------------------------------------------------------------------------- */
@@ -249,7 +264,9 @@ int BPF_PROG(migration_drops, struct mm_struct *mm, int which)
 SEC("fentry/folio_add_new_anon_rmap")
 int BPF_PROG(folio_add_new_anon_rmap, struct folio *folio, struct vm_area_struct *vma, unsigned long addr)
 {
-    return rmap_add_new(vma, folio_pages(folio), addr);
+    struct space *space = rmap_space(vma);
+
+    return space ? rmap_change(space, 0, EVENT_MEMBER_ANON, folio_pages(folio), addr) : 0;
 }
 
 SEC("fentry/folio_add_anon_rmap_ptes")
@@ -269,37 +286,37 @@ int BPF_PROG(folio_add_anon_rmap_pmd, struct folio *folio, struct page *page, st
 SEC("fentry/folio_add_file_rmap_ptes")
 int BPF_PROG(folio_add_file_rmap_ptes, struct folio *folio, struct page *page, int nr_pages, struct vm_area_struct *vma)
 {
-    return rmap_add_file(as_number(folio), folio, page, vma, nr_pages);
+    return rmap_add_file(folio, FOLIO_ARGUMENT, as_number(page), vma, nr_pages);
 }
 
 SEC("fentry/folio_add_file_rmap_pmd")
 int BPF_PROG(folio_add_file_rmap_pmd, struct folio *folio, struct page *page, struct vm_area_struct *vma)
 {
-    return rmap_add_file(as_number(folio), folio, page, vma, pmd_pages());
+    return rmap_add_file(folio, FOLIO_ARGUMENT, as_number(page), vma, pmd_pages());
 }
 
 SEC("fentry/folio_add_file_rmap_pud")
 int BPF_PROG(folio_add_file_rmap_pud, struct folio *folio, struct page *page, struct vm_area_struct *vma)
 {
-    return rmap_add_file(as_number(folio), folio, page, vma, pud_pages());
+    return rmap_add_file(folio, FOLIO_ARGUMENT, as_number(page), vma, pud_pages());
 }
 
 SEC("fentry/folio_remove_rmap_ptes")
 int BPF_PROG(folio_remove_rmap_ptes, struct folio *folio, struct page *page, int nr_pages, struct vm_area_struct *vma)
 {
-    return rmap_remove(as_number(folio), folio, page, vma, nr_pages);
+    return rmap_remove(folio, FOLIO_ARGUMENT, as_number(page), vma, nr_pages);
 }
 
 SEC("fentry/folio_remove_rmap_pmd")
 int BPF_PROG(folio_remove_rmap_pmd, struct folio *folio, struct page *page, struct vm_area_struct *vma)
 {
-    return rmap_remove(as_number(folio), folio, page, vma, pmd_pages());
+    return rmap_remove(folio, FOLIO_ARGUMENT, as_number(page), vma, pmd_pages());
 }
 
 SEC("fentry/folio_remove_rmap_pud")
 int BPF_PROG(folio_remove_rmap_pud, struct folio *folio, struct page *page, struct vm_area_struct *vma)
 {
-    return rmap_remove(as_number(folio), folio, page, vma, pud_pages());
+    return rmap_remove(folio, FOLIO_ARGUMENT, as_number(page), vma, pud_pages());
 }
 
 /* --- v5.18 to v6.7 ----------------------------------------------------------------------------------------- */
@@ -346,7 +363,7 @@ int BPF_PROG(page_add_file_rmap, struct page *page, struct vm_area_struct *vma, 
 
     if (settings.file_rmap_nests && bpf_map_update_elem(&inside_page_add_file_rmap, &task, &number, BPF_ANY))
         TALLY(lost_ring, 1);
-    return rmap_add_file((__u64)folio, folio, mapped, vma, as_bool(compound) ? pmd_pages() : 1);
+    return rmap_add_file(folio, FOLIO_COMPUTED, (__u64)mapped, vma, as_bool(compound) ? pmd_pages() : 1);
 }
 
 SEC("fexit/page_add_file_rmap")
@@ -368,7 +385,7 @@ int BPF_PROG(folio_add_file_rmap_range, struct folio *folio, struct page *page, 
         bpf_map_delete_elem(&inside_page_add_file_rmap, &task);
         return 0;
     }
-    return rmap_add_file(as_number(folio), folio, page, vma, as_bool(compound) ? pmd_pages() : nr_pages);
+    return rmap_add_file(folio, FOLIO_ARGUMENT, as_number(page), vma, as_bool(compound) ? pmd_pages() : nr_pages);
 }
 
 SEC("fentry/page_remove_rmap")
@@ -377,7 +394,7 @@ int BPF_PROG(page_remove_rmap, struct page *page, struct vm_area_struct *vma, __
     struct page *mapped = (void *)as_number(page);
     struct folio *folio = page_folio(mapped);
 
-    return rmap_remove((__u64)folio, folio, mapped, vma, as_bool(compound) ? pmd_pages() : 1);
+    return rmap_remove(folio, FOLIO_COMPUTED, (__u64)mapped, vma, as_bool(compound) ? pmd_pages() : 1);
 }
 
 #endif
