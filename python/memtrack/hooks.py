@@ -22,6 +22,10 @@ What stays true when a hook is missing, and what is therefore still recorded:
 Counters of an unknown shape (``mm_struct.rss_stat``)
     No absolute figure can be read at fork, exec and adoption, so that a child's inherited memory would be missing
     from both layers: both are off.
+PREEMPT_RT
+    The kernel changes the reverse map and the counters preemptibly, and skips a program that a preempted task on the
+    same CPU is in the middle of. The rss layer reads the counter anew at every change and goes on exactly; the rmap
+    layer, a sum of all changes, would need each of them, and is off.
 ``iter/task``
     A process that already runs cannot be adopted; nothing else depends on it.
 """
@@ -129,6 +133,15 @@ the kernel refuses of these is done without."""
 PREEMPTIBLE_TRACEPOINTS = "tp_transition_snapshot.srcu_gp"
 """A member that there is where tasks can be preempted in programs on tracepoints. Source: Linux kernel commit
 a46023d5616e ("tracing: Guard __DECLARE_TRACE() use of __DO_TRACE_CALL() with SRCU-fast", in v7.0)."""
+
+SLEEPING_SPINLOCKS = "spinlock.lock"
+"""A member that there is where spinlocks are mutexes, that is with CONFIG_PREEMPT_RT: tasks can be preempted in any
+program. Source: include/linux/spinlock_types.h."""
+
+PREEMPTED_SUMS = (
+    "the kernel is built with PREEMPT_RT: where a task is preempted in a hook, it skips that hook for others on the "
+    "CPU, and a sum over the hooks misses pages"
+)
 
 # Without these no figure of a memory layer is known to be true; the docstring above says why.
 _VITAL = ("sched_process_exec", "sched_process_exit")
@@ -328,7 +341,13 @@ TRACEPOINTS: frozenset[str] = frozenset(
     }
 )
 MEMBERS: frozenset[str] = frozenset(
-    {"mm_struct.rss_stat", *_PERCPU_COUNTER, "trace_event_raw_rss_stat.size", PREEMPTIBLE_TRACEPOINTS}
+    {
+        "mm_struct.rss_stat",
+        *_PERCPU_COUNTER,
+        "trace_event_raw_rss_stat.size",
+        PREEMPTIBLE_TRACEPOINTS,
+        SLEEPING_SPINLOCKS,
+    }
 )
 
 
@@ -366,6 +385,8 @@ def choose(facts: KernelFacts, rmap: bool, refused: Mapping[str, str] = _NOTHING
         rmap_layer = not_requested
     elif groundless:
         rmap_layer = Layer(reason=groundless)
+    elif SLEEPING_SPINLOCKS in facts.members:
+        rmap_layer = Layer(reason=PREEMPTED_SUMS)
     elif percpu and "learn_cpu_offsets" in refused:
         rmap_layer = Layer(reason=f"{_refusal('learn_cpu_offsets', refused)}: there is no exact figure to start from")
     else:

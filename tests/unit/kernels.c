@@ -3,7 +3,7 @@
  * What the kernel of version KERNEL declares, as far as memtrack asks, to be compiled into BTF of the shape that the
  * kernel's own has. It stands in for kernels that no archive has any more. Parameters are named and ordered as in the
  * kernel's sources; the blocks are its changes. RENAMED_REMOVE and UNKNOWN_ADD make
- * kernels that do not exist, NO_MIGRATION and NO_DEVICE_MIGRATION ones without these options.
+ * kernels that do not exist, NO_MIGRATION and NO_DEVICE_MIGRATION ones without these options, PREEMPT_RT one with it.
  */
 #define VERSION(major, minor) ((major)*100 + (minor))
 
@@ -21,6 +21,26 @@ typedef int rmap_t;
 typedef int s32;
 typedef long s64;
 typedef unsigned long u64;
+
+/* --- locks ------------------------------------------------------------------------------------------------- */
+
+struct raw_spinlock {
+    int raw_lock;
+};
+
+struct rt_mutex_base {
+    struct raw_spinlock wait_lock;
+};
+
+struct spinlock {
+#ifdef PREEMPT_RT
+    struct rt_mutex_base lock;
+#else
+    union {
+        struct raw_spinlock rlock;
+    };
+#endif
+};
 
 /* --- the counters ------------------------------------------------------------------------------------------ */
 
@@ -42,6 +62,7 @@ struct mm_rss_stat {
 struct mm_struct {
     struct {
         unsigned long total_vm;
+        struct spinlock page_table_lock;
 #if KERNEL >= VERSION(6, 2)
         struct percpu_counter rss_stat[NR_MM_COUNTERS];
 #else

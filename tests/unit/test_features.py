@@ -12,7 +12,7 @@ import pytest
 
 from memtrack import features
 from memtrack.features import Answer, Finding, probe
-from memtrack.hooks import EXEC_CHARGES, FUNCTIONS, MEMBERS, PREEMPTIBLE_TRACEPOINTS, TRACEPOINTS
+from memtrack.hooks import EXEC_CHARGES, FUNCTIONS, MEMBERS, PREEMPTIBLE_TRACEPOINTS, SLEEPING_SPINLOCKS, TRACEPOINTS
 from tests.unit.kernels import compile_btf, kernel_facts
 
 # --- BTF --------------------------------------------------------------------------------------------------------------
@@ -69,9 +69,9 @@ def test_rmap_functions_are_found_without_being_asked_for() -> None:
 def test_the_running_kernel_is_read_or_the_reason_is_told() -> None:
     facts = probe()
     if facts.problem is None:
-        # Every kernel that has BTF at all has these, but for those of newer ones.
+        # Every kernel that has BTF at all has these, but for those of newer ones and of PREEMPT_RT.
         assert TRACEPOINTS - {EXEC_CHARGES} <= facts.tracepoints.keys() <= TRACEPOINTS
-        assert MEMBERS - {PREEMPTIBLE_TRACEPOINTS} <= facts.members.keys() <= MEMBERS
+        assert MEMBERS - {PREEMPTIBLE_TRACEPOINTS, SLEEPING_SPINLOCKS} <= facts.members.keys() <= MEMBERS
     else:
         assert facts.problem.startswith("cannot read the kernel's BTF: ")
         assert not facts.functions

@@ -156,6 +156,16 @@ def test_stand_ins_that_the_kernel_refuses_are_done_without() -> None:
     assert (less.rss, less.rmap, less.lifecycle) == (plan.rss, plan.rmap, plan.lifecycle)
 
 
+@pytest.mark.parametrize("kernel", ["6.1", "6.12", "7.3"])
+def test_no_sums_over_hooks_that_a_preempted_task_hides(kernel: str) -> None:
+    plan = choose(kernel_facts(kernel, "PREEMPT_RT"), rmap=True)
+    check_consistent(plan)
+    assert plan.rmap.tier is None
+    assert (plan.rmap.reason or "").startswith("the kernel is built with PREEMPT_RT: ")
+    usual = choose(kernel_facts(kernel), rmap=False)
+    assert (plan.programs, plan.rss, plan.lifecycle) == (usual.programs, usual.rss, usual.lifecycle)
+
+
 def test_what_exec_charges_is_asked_for_only_where_it_is_let_go() -> None:
     facts = kernel_facts("7.3")
     assert not choose(facts, rmap=False, refused={"rss_stat_percpu": "no"}).programs & {*PREPARED, *AGAIN} - {
