@@ -148,7 +148,13 @@ def _bpftrace_absent() -> str | None:
     if not shutil.which("bpftrace"):
         return "not installed"
     tried = subprocess.run(["bpftrace", "-e", _BPFTRACE, "-c", "/bin/true"], capture_output=True, text=True)
-    return None if tried.returncode == 0 else f"does not run: {tried.stderr.strip().splitlines()[-1:]}"
+    return None if tried.returncode == 0 else f"does not run: {last_error(tried.stderr)}"
+
+
+def last_error(said: str) -> str:
+    """The line in which bpftrace says what ended it: behind it are the program once more and its place, underlined."""
+    lines = said.splitlines()
+    return next((line.strip() for line in reversed(lines) if "ERROR" in line), said.strip() or "it does not say why")
 
 
 def _psutil(place: Place, command: list[str]) -> list[str]:

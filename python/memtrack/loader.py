@@ -29,7 +29,7 @@ BUCKET_KEYS = 7
 """Address spaces in a bucket, as in bpf/maps.bpf.h; a test compares the two."""
 
 MAX_PROCESSES = 8192
-"""Processes of a tree at one time, by default. A table of that size takes 6 MiB."""
+"""Processes of a tree at one time, by default. The tables of that size take 10 to 11 MiB."""
 
 MORE_PROCESSES = "raise max_processes, or --max-processes"
 

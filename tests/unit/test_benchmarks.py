@@ -76,6 +76,13 @@ def test_perfs_events_are_understood() -> None:
     assert contenders.PERF_EVENT.search(line).groups() == ("3114459421", "ANONPAGES", "135168")  # type: ignore[union-attr]
 
 
+def test_why_bpftrace_does_not_run_is_its_last_error() -> None:
+    said = "ERROR: no limit\nstdin:1:1-25: ERROR: tracepoint not found: kmem:rss_stat\ntracepoint:kmem:rss_stat {}\n~~~~"
+    assert contenders.last_error(said) == "stdin:1:1-25: ERROR: tracepoint not found: kmem:rss_stat"
+    assert contenders.last_error("killed\n") == "killed"
+    assert contenders.last_error("") == "it does not say why"
+
+
 def test_both_sides_of_the_producer_agree() -> None:
     source = (SOURCES / "produce.bpf.c").read_text()
     assert re.search(rf"#define RECORDS {sample.RECORDS}\b", source)
