@@ -14,8 +14,10 @@ from typing import Any
 
 from memtrack import features, hooks
 from memtrack.errors import FeatureError, MemtrackError
+from memtrack.facts import KernelFacts
 from memtrack.features import Answer, Finding
-from memtrack.hooks import RMAP_FAMILIES, RMAP_TIERS, KernelFacts, Layer, Plan
+from memtrack.hooks import Layer, Plan
+from memtrack.rmap_hooks import RMAP_FAMILIES, RMAP_TIERS
 from memtrack.version import VERSION
 
 # The smallest that all page sizes take: what is tried here records nothing.

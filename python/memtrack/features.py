@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from memtrack.errors import LoadError
-from memtrack.hooks import FUNCTIONS, MEMBERS, TRACEPOINTS, KernelFacts, changes_rmap
+from memtrack.facts import KernelFacts
+from memtrack.hooks import FUNCTIONS, MEMBERS, TRACEPOINTS
+from memtrack.rmap_hooks import changes_rmap
 
 __all__ = [
     "KALLSYMS",

@@ -20,7 +20,8 @@ from memtrack._native import ffi, lib
 from memtrack.detail import EVERY_EVENT, Detail
 from memtrack.errors import FeatureError, LoadError
 from memtrack.events import Member
-from memtrack.hooks import KernelFacts, Plan
+from memtrack.facts import KernelFacts
+from memtrack.hooks import Plan
 
 CPUS_MAX = 4096
 """As in bpf/counters.bpf.h; a test compares the two."""

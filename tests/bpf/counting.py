@@ -7,7 +7,7 @@ from collections import Counter
 from memtrack import features, loader
 from memtrack.consumer import Consumer
 from memtrack.events import RECORD_BYTES
-from memtrack.hooks import KernelFacts
+from memtrack.facts import KernelFacts
 from memtrack.loader import Probes
 from memtrack.ringbuf import RingBuffer
 

@@ -13,7 +13,7 @@ from memtrack._native import lib
 
 from memtrack import features, hooks
 from memtrack.events import EventType
-from memtrack.hooks import KernelFacts
+from memtrack.facts import KernelFacts
 from tests.bpf import beside, harness
 from tests.bpf.counting import Counting
 

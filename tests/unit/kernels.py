@@ -8,8 +8,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from memtrack.facts import KernelFacts
 from memtrack.features import probe
-from memtrack.hooks import KernelFacts
 
 SOURCE = Path(__file__).with_name("kernels.c")
 

@@ -77,7 +77,9 @@ def test_perfs_events_are_understood() -> None:
 
 
 def test_why_bpftrace_does_not_run_is_its_last_error() -> None:
-    said = "ERROR: no limit\nstdin:1:1-25: ERROR: tracepoint not found: kmem:rss_stat\ntracepoint:kmem:rss_stat {}\n~~~~"
+    said = (
+        "ERROR: no limit\nstdin:1:1-25: ERROR: tracepoint not found: kmem:rss_stat\ntracepoint:kmem:rss_stat {}\n~~~~"
+    )
     assert contenders.last_error(said) == "stdin:1:1-25: ERROR: tracepoint not found: kmem:rss_stat"
     assert contenders.last_error("killed\n") == "killed"
     assert contenders.last_error("") == "it does not say why"

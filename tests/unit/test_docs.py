@@ -23,7 +23,7 @@ import pytest
 from cffi import FFI
 
 import memtrack
-from memtrack import cli, container, errors, events, hooks, loader, recorder, timeline
+from memtrack import cli, container, errors, events, hooks, loader, recorder, rmap_hooks, timeline
 from memtrack.events import EventType, Figure, MarkKind, Member
 from memtrack.timeline import Figures, Peak, Process
 from memtrack.tracefile import Writer
@@ -432,9 +432,9 @@ def test_tiers_are_those_of_the_hooks() -> None:
     (_, rss, rmap) = tables(section(MATRIX, "What depends on the kernel"))
     assert names_of([[row[0]] for row in rss]) == list(hooks.RSS_TIERS)
     assert [(row[0].strip("`"), row[1]) for row in rmap[:-1]] == [
-        (name, tier.kernels) for name, tier in hooks.RMAP_TIERS.items()
+        (name, tier.kernels) for name, tier in rmap_hooks.RMAP_TIERS.items()
     ]
-    assert rmap[-1][0] == f"`{hooks.MIXED_TIER}`"
+    assert rmap[-1][0] == f"`{rmap_hooks.MIXED_TIER}`"
 
 
 def test_pages_off_are_of_the_whole_matrix_and_within_the_bounds() -> None:

@@ -12,8 +12,9 @@ import pytest
 from memtrack import doctor
 from memtrack.doctor import Attempt, describe, to_text
 from memtrack.errors import FeatureError, LoadError
+from memtrack.facts import KernelFacts
 from memtrack.features import Answer, Finding
-from memtrack.hooks import KernelFacts, choose
+from memtrack.hooks import choose
 from tests.unit.kernels import kernel_facts
 
 EPERM = "operation not permitted"

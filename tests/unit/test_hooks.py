@@ -7,21 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from memtrack.hooks import (
-    FUNCTIONS,
-    LIFECYCLE_LOSSES,
-    MIGRATION_PROTOTYPES,
-    MIXED_TIER,
-    RMAP_FAMILIES,
-    RMAP_PROTOTYPES,
-    RMAP_TIERS,
-    RSS_TIERS,
-    TRACEPOINTS,
-    KernelFacts,
-    Layer,
-    Plan,
-    choose,
-)
+from memtrack.facts import KernelFacts
+from memtrack.hooks import FUNCTIONS, LIFECYCLE_LOSSES, RSS_TIERS, TRACEPOINTS, Layer, Plan, choose
+from memtrack.rmap_hooks import MIGRATION_PROTOTYPES, MIXED_TIER, RMAP_FAMILIES, RMAP_PROTOTYPES, RMAP_TIERS
 from tests.unit.kernels import kernel_facts
 
 LIFECYCLE = {"task_newtask", "sched_process_exec", "sched_process_exit"}

@@ -112,7 +112,11 @@ def test_only_the_bottom_layer_touches_the_extension() -> None:
 
 def test_choosing_hooks_is_pure() -> None:
     pure = {"__future__", "collections", "dataclasses", "enum", "functools", "itertools", "re", "types", "typing"}
-    assert {name.split(".")[0] for name in imports(PACKAGE / "hooks.py")} <= pure
+    choosing = ("facts", "hooks", "rmap_hooks")
+    for module in choosing:
+        names = [name.split(".") for name in imports(PACKAGE / f"{module}.py")]
+        assert {name[0] for name in names} <= {*pure, "memtrack"}
+        assert {name[1] for name in names if name[0] == "memtrack"} <= set(choosing)
 
 
 def test_no_kernel_version_decides() -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from memtrack import hooks
+from memtrack import hooks, rmap_hooks
+from memtrack.facts import KernelFacts
 
 PACKAGE = Path(hooks.__file__).parent
 OBJECT = PACKAGE / "rss.bpf.o"
@@ -52,8 +53,8 @@ def families() -> list[tuple[str, str]]:
     pairs += [(layers[name], standin) for name, standins in hooks.STANDINS.items() for standin in standins]
     pairs.append(("adopt", "adopt_task"))
     pairs += [("rss", name) for tier in hooks.RSS_TIERS.values() for name in tier.programs]
-    everything = hooks.KernelFacts(dict.fromkeys(hooks.FUNCTIONS, ()), dict.fromkeys(hooks.TRACEPOINTS, ()))
-    for family, generations in hooks.RMAP_FAMILIES.items():
+    everything = KernelFacts(dict.fromkeys(hooks.FUNCTIONS, ()), dict.fromkeys(hooks.TRACEPOINTS, ()))
+    for family, generations in rmap_hooks.RMAP_FAMILIES.items():
         for generation in generations:
             pairs += [(family, name) for name in generation.programs(everything)]
     return sorted(set(pairs))
@@ -74,9 +75,9 @@ def test_sections_hook_what_the_families_say(bpf_object: Any) -> None:
         kind, _, hook = section.partition("/")
         if family_of[name] == "lifecycle":
             assert section == f"tp_btf/{STANDINS.get(name, name)}"
-        elif name in hooks.TRACEPOINT_PROGRAMS:
-            assert section == f"tp_btf/{hooks.TRACEPOINT_PROGRAMS[name]}"
-        elif family_of[name] in hooks.RMAP_FAMILIES:
+        elif name in rmap_hooks.TRACEPOINT_PROGRAMS:
+            assert section == f"tp_btf/{rmap_hooks.TRACEPOINT_PROGRAMS[name]}"
+        elif family_of[name] in rmap_hooks.RMAP_FAMILIES:
             name = name.removesuffix("_again")
             assert (kind, hook) == ("fexit" if name.endswith("_exit") else "fentry", name.removesuffix("_exit"))
 

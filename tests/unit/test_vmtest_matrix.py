@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from memtrack.hooks import RMAP_TIERS, RSS_TIERS
+from memtrack.hooks import RSS_TIERS
+from memtrack.rmap_hooks import RMAP_TIERS
 from tests.vmtest import matrix, qemu, results
 from tests.vmtest.matrix import MatrixError
 
