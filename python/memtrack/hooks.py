@@ -92,7 +92,7 @@ class Plan:
         """The ``sources`` object of a recording's header."""
         description = RSS_TIERS[self.rss.tier].description if self.rss.tier else None
         return {
-            "rss": {"hook": description, "reason": self.rss.reason},
+            "rss": {"tier": self.rss.tier, "hook": description, "reason": self.rss.reason},
             "rmap": {"tier": self.rmap.tier, "hooks": list(self.rmap.hooks), "reason": self.rmap.reason},
             "lifecycle": {"hooks": list(self.lifecycle.hooks), "reason": self.lifecycle.reason},
         }

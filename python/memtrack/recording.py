@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
-from memtrack import batches, readahead, reducer, report, seek
+from memtrack import batches, layers, readahead, reducer, report, seek
 from memtrack.errors import RecordingError, UsageError
 from memtrack.events import ByteOrder, Event, decode
 from memtrack.figures import Peak, Process, Result
@@ -57,6 +58,12 @@ class Recording:
         self.end_ns: int | None = end.get("end_ns", result.last_ns)
         status = end.get("status", {})
         self.status = Status(status.get("exit_code"), status.get("signal"))
+
+    @functools.cached_property
+    def layers(self) -> layers.Comparison | None:
+        """How far the two memory layers agree; None where there are not two."""
+        bound = layers.bound_bytes(self.page_size, self.sources["rss"]["tier"])
+        return layers.compare(bound, self.peak, self.rmap_peak, self.processes)
 
     @property
     def duration_ns(self) -> int | None:
@@ -180,7 +187,7 @@ def _sources(header: dict[str, Any]) -> dict[str, Any]:
     sources = header.get("sources", {})
     rss, rmap, lifecycle = (sources.get(name, {}) for name in ("rss", "rmap", "lifecycle"))
     return {
-        "rss": {"hook": _text(rss, "hook"), "reason": _text(rss, "reason")},
+        "rss": {"tier": _text(rss, "tier"), "hook": _text(rss, "hook"), "reason": _text(rss, "reason")},
         "rmap": {"tier": _text(rmap, "tier"), "hooks": _texts(rmap, "hooks"), "reason": _text(rmap, "reason")},
         "lifecycle": {"hooks": _texts(lifecycle, "hooks"), "reason": _text(lifecycle, "reason")},
     }

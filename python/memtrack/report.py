@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from memtrack.display import NOT_OBSERVED, duration, shown, signal_name, size
 from memtrack.figures import Figures, Peak, Process
+from memtrack.layers import Comparison
 
 if TYPE_CHECKING:
     from memtrack.recording import Recording
@@ -70,6 +71,7 @@ def _head_json(recording: Recording) -> dict[str, Any]:
         "sources": recording.sources,
         "peak": peak_json(recording.peak),
         "rmap_peak": recording.rmap_peak and peak_json(recording.rmap_peak),
+        "layers": recording.layers and _layers_json(recording.layers),
         "processes_left": recording.processes_left,
         "events": recording.event_counts,
     }
@@ -99,6 +101,21 @@ def _process_json(process: Process) -> dict[str, Any]:
     }
 
 
+def _layers_json(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "bound_bytes": comparison.bound_bytes,
+        "differ": [
+            {
+                "pid": difference.pid,
+                "figure": difference.figure,
+                "rss_bytes": difference.rss_bytes,
+                "rmap_bytes": difference.rmap_bytes,
+            }
+            for difference in comparison.differences
+        ],
+    }
+
+
 def _own_peak_json(peak: Peak) -> dict[str, int | None]:
     """Of a process there is one, so how many lived is not said."""
     return {**_figures_json(peak), "at_ns": peak.at_ns}
@@ -124,6 +141,8 @@ def to_text(recording: Recording) -> str:
     ]
     if recording.rmap_peak is not None:
         labelled.append(("rmap peak", _peak_text(recording.rmap_peak, recording)))
+    if recording.layers and recording.layers.differences:
+        labelled.append(("layers differ", _layers(recording.layers)))
     labelled.append(("lost", _lost(recording)))
     for problem in recording.problems[:_PROBLEMS]:
         labelled.append(("incomplete", shown(problem)))
@@ -171,6 +190,15 @@ def _lost(recording: Recording) -> str:
         return "nothing"
     events = _count(recording.lost_events, "event", "events")
     return f"{events}; after a loss figures start anew from the kernel's counters"
+
+
+def _layers(comparison: Comparison) -> str:
+    most, others = comparison.differences[0], len(comparison.differences) - 1
+    whose = "the tree's" if most.pid is None else f"of {shown(most.comm or '')} ({most.pid}) the"
+    text = f"{whose} {most.figure} is {size(most.rss_bytes)} by rss and {size(most.rmap_bytes)} by rmap"
+    if others:
+        text += f", and {_count(others, 'figure', 'figures')} more"
+    return f"{text}; the kernel explains {size(comparison.bound_bytes)} for each thread at work"
 
 
 def _hooks(recording: Recording) -> list[tuple[str, str]]:

@@ -75,7 +75,7 @@ class Stream:
 
 
 SOURCES: dict[str, Any] = {
-    "rss": {"hook": "tp_btf/rss_stat (exact per-CPU sum)", "reason": None},
+    "rss": {"tier": "percpu", "hook": "tp_btf/rss_stat (exact per-CPU sum)", "reason": None},
     "rmap": {"tier": None, "hooks": [], "reason": "not asked for"},
     "lifecycle": {"hooks": ["tp_btf/task_newtask", "tp_btf/sched_process_exit"], "reason": None},
 }

@@ -472,7 +472,11 @@ def test_an_empty_kernel_is_not_an_error() -> None:
 
 def test_sources_of_a_recording() -> None:
     assert choose(kernel_facts("6.1"), rmap=True).sources() == {
-        "rss": {"hook": "tp_btf/rss_stat (count argument, lags by up to 66 page faults per thread)", "reason": None},
+        "rss": {
+            "tier": "count",
+            "hook": "tp_btf/rss_stat (count argument, lags by up to 66 page faults per thread)",
+            "reason": None,
+        },
         "rmap": {
             "tier": "page",
             "hooks": [
@@ -493,7 +497,7 @@ def test_sources_of_a_recording() -> None:
         },
     }
     assert choose(KernelFacts(problem="no BTF"), rmap=False).sources() == {
-        "rss": {"hook": None, "reason": "no BTF"},
+        "rss": {"tier": None, "hook": None, "reason": "no BTF"},
         "rmap": {"tier": None, "hooks": [], "reason": "not requested (--rmap)"},
         "lifecycle": {"hooks": [], "reason": "no BTF"},
     }

@@ -122,7 +122,7 @@ def test_a_clock_that_went_backwards() -> None:
 
 
 def test_layers_that_were_not_recorded() -> None:
-    off = {"hook": None, "reason": "refused"}
+    off = {"tier": None, "hook": None, "reason": "refused"}
     data = Stream().root(10, anon=MIB).rmap(10, ANON, 1, 0x1000).data
     found = memtrack.open(io.BytesIO(streams.recording(data, header={"sources": {**SOURCES, "rss": off}})))
     assert found.peak.rss_bytes is None

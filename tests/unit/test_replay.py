@@ -20,7 +20,7 @@ HEADER: dict[str, Any] = {
     "page_size": PAGE,
     "command": ["x"],
     "sources": {
-        "rss": {"hook": "x", "reason": None},
+        "rss": {"tier": None, "hook": "x", "reason": None},
         "rmap": {"tier": "folio", "hooks": ["x"], "reason": None},
         "lifecycle": {"hooks": ["x"], "reason": None},
     },

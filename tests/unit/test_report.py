@@ -83,6 +83,7 @@ def test_json() -> None:
         "sources": SOURCES,
         "peak": {**own_peak, "processes": 1},
         "rmap_peak": None,
+        "layers": None,
         "processes_left": 0,
         "processes": [
             {
@@ -174,6 +175,28 @@ def test_rmap_stands_beside_rss() -> None:
     assert tree(found)[0].split()[:6] == ["PEAK", "ANON", "FILE", "SHMEM", "RMAP", "PEAK"]
     assert tree(found)[1].split()[:10] == ["1.0", "MiB", "1.0", "MiB", "0", "B", "0", "B", "2.0", "MiB"]
     assert tree(found)[2].split()[:5] == ["-"] * 5
+
+
+def test_layers_that_differ_are_told() -> None:
+    on = {"sources": {**SOURCES, "rmap": {"tier": "folio", "hooks": ["fentry/a"], "reason": None}}}
+    alike = Stream().root(10, anon=MIB).rmap(10, ANON, 512)  # what one thread may have in its hands
+    found = opened(alike, header=on)
+    assert labelled(found, "layers differ") == []
+    assert found.report()["layers"] == {"bound_bytes": 2 * MIB, "differ": []}
+    found = opened(alike.rmap(10, ANON, 1), header=on)
+    assert labelled(found, "layers differ") == [
+        "the tree's peak is 1.0 MiB by rss and 3.0 MiB by rmap, and 2 figures more; the kernel explains 2.0 MiB for"
+        " each thread at work"
+    ]
+    sizes = {"rss_bytes": MIB, "rmap_bytes": 3 * MIB + 4096}
+    assert found.report()["layers"]["differ"] == [
+        {"pid": None, "figure": "peak", **sizes},
+        {"pid": 10, "figure": "peak", **sizes},
+        {"pid": 10, "figure": "last", **sizes},
+    ]
+    forked = alike.exit(10).root(11, anon=9 * MIB).rmap(11, ANON, -513).rmap(11, ANON, 513)
+    found = opened(forked, header=on)
+    assert [difference.figure for difference in found.layers.differences] == ["peak", "last"]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
