@@ -49,6 +49,9 @@ _SHORTAGES = {
     errno.ENOMEM: "free some memory, or raise the limits on it (ulimit -v, memory.max)",
 }
 
+# The kernel's own, in include/linux/errno.h, which no program should ever see: what arm64 says to fentry before 6.4.
+_ENOTSUPP = 524
+
 # A program and its link have one each, and so have maps, and what libbpf tries out: 90 with the rmap layer.
 _DESCRIPTORS = 110
 
@@ -187,7 +190,7 @@ class Probes:
         if error:
             log = self.log
             failed = _FAILED_PROGRAM.search(log)
-            if failed and -error not in _SHORTAGES:
+            if failed and (-error not in _SHORTAGES or self._can_do_without(failed[1])):
                 raise _RefusedError(failed[1], _summary(log, error), log)
             raise _cannot_load(error, log)
 
@@ -206,9 +209,13 @@ class Probes:
         self._missed_while_attaching = self.tally().migrations_missed
 
     def _refused(self, program: str, error: int) -> _RefusedError | LoadError:
-        if -error in _SHORTAGES:
+        if -error in _SHORTAGES and not self._can_do_without(program):
             return LoadError(f"cannot attach {program}: {_message(error)}", _SHORTAGES[-error])
         return _RefusedError(program, _message(error), self.log)
+
+    def _can_do_without(self, program: str) -> bool:
+        """Whether a shortage costs no more than the rmap layer, which must not take the rest down with it."""
+        return any(program in choice.programs for choice in self.plan.families.values())
 
     def detach_all_but_iterators(self) -> None:
         """No hook of ours runs any more; tasks can still be walked."""
@@ -446,6 +453,8 @@ def _remedy_for_refusal() -> str:
 
 
 def _message(error: int) -> str:
+    if abs(error) == _ENOTSUPP:
+        return "operation not supported"
     return os.strerror(abs(error)).lower()
 
 

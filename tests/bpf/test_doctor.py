@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import memtrack
-from memtrack import doctor
+from memtrack import doctor, hooks
 
 pytestmark = pytest.mark.bpf
 
@@ -47,6 +48,8 @@ def test_a_kernel_that_takes_no_fentry_is_found_out(report: dict[str, Any]) -> N
     if finding(report, "fentry") == "no":
         assert rmap["answer"] == "no"
         assert "the kernel refuse" in rmap["reason"]
+    elif "PREEMPT_RT" in platform.version():
+        assert (rmap["answer"], rmap["reason"]) == ("no", hooks.PREEMPTED_SUMS)
     elif rmap["answer"] == "no":
         # Then it is for want of functions to hook, and a kernel that has them all has no excuse.
         assert any(family["reason"] for family in rmap["families"].values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +25,8 @@ def test_workload(row: Row, workloads: Path, record_property: Callable[[str, obj
     outcome = harness.run(row, workloads, rmap=True)
     if outcome.skipped is not None:
         pytest.skip(outcome.skipped)
+    if (wanted := os.environ.get("VMTEST_RMAP")) is not None:
+        assert (outcome.rmap_reason is None) == (wanted != "off"), outcome.rmap_reason
     # The kernel matrix makes its table of these.
     for layer in (RSS, RMAP):
         if (pages_off := outcome.pages_off(layer)) is not None:

@@ -8,6 +8,7 @@ import pytest
 
 from memtrack.hooks import RSS_TIERS
 from memtrack.rmap_hooks import RMAP_TIERS
+from tests.bpf.rows import ROWS
 from tests.vmtest import matrix, qemu, results
 from tests.vmtest.matrix import MatrixError
 
@@ -31,6 +32,7 @@ def test_the_matrix_is_readable_and_means_what_the_product_says() -> None:
     assert rows.suites
     for kernel in rows.kernels:
         assert kernel.why
+        assert set(kernel.skips) <= {row.name for row in ROWS}, kernel.name
         assert kernel.arch in qemu.MACHINES
         assert kernel.rss in RSS_TIERS, kernel.name
         assert kernel.rmap in {*RMAP_TIERS, results.OFF}, kernel.name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,21 @@ def test_parse_junit() -> None:
         ("test_a", "failed", "failed on teardown"),
     ]
     assert cases[0].properties == {"pages_off_rss": "0", "pages_off_rmap": "0", "bound_rss": "0"}
+
+
+def test_a_workload_must_run_unless_the_row_says_otherwise() -> None:
+    kernel = replace(KERNEL, skips=("collapse madvise", "touch_anon", "ksm"))
+    cases = [
+        Case("t::test_workload[collapse madvise]", "skipped", "no MADV_COLLAPSE"),
+        Case("t::test_workload[swap]", "skipped", "no zram"),
+        Case("t::test_workload[touch_anon]", "passed"),
+        Case("t::test_workload[ksm]", "failed"),
+        Case("t::test_real_program[git]", "skipped", "not installed"),
+    ]
+    assert results.skip_problems(kernel, cases) == [
+        "swap was skipped, and is not among the row's skips: no zram",
+        "touch_anon ran, and is among the row's skips",
+    ]
 
 
 def test_a_teardown_after_a_failure_does_not_hide_it() -> None:
@@ -124,6 +140,7 @@ def test_failed_tests_are_named(tmp_path: Path) -> None:
         "the suite ended with 1",
         "tests.bpf.test_workloads::test_workload[fork child]: 3 pages off",
         "tests.bpf.test_doctor::test_a: failed on teardown",
+        "swap was skipped, and is not among the row's skips: no zram",
     )
     assert "FAILED" in results.line(verdict)
 

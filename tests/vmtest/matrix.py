@@ -34,7 +34,7 @@ class Kernel:
     `name` is what the command line calls it; `series` and `flavour` select the package (6.12, cloud-amd64). `rss` and
     `rmap` are what this kernel must reach, in the words of `memtrack doctor --json`. `boot` is added to the kernel's
     command line. `possible_processors`: how many the kernel is to believe that it might get, if more than the two
-    that it has. `ci`: part of what CI runs.
+    that it has. `ci`: part of what CI runs. `skips`: workloads that this kernel cannot run; any other must run.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Kernel:
     memory_mib: int = 2048
     possible_processors: int = 0
     ci: bool = False
+    skips: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def parse(data: dict[str, Any]) -> Matrix:
     """Matrix from the decoded toml. An unknown or missing key is an error: a misspelt tier must not pass as none."""
     try:
         suites = tuple(Suite(**suite) for suite in data["suite"])
-        kernels = tuple(Kernel(**kernel) for kernel in data["kernel"])
+        kernels = tuple(Kernel(**{**row, "skips": tuple(row.get("skips", ()))}) for row in data["kernel"])
     except (KeyError, TypeError) as error:
         raise MatrixError(f"the kernel matrix cannot be read: {error}") from error
     names = [kernel.name for kernel in kernels]

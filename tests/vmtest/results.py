@@ -92,6 +92,20 @@ def tier_problems(kernel: Kernel, doctor: str | None) -> list[str]:
     return problems
 
 
+def skip_problems(kernel: Kernel, cases: Iterable[Case]) -> list[str]:
+    """Workloads that were skipped and should have run, and the other way round; of those that were collected."""
+    problems = []
+    for case in cases:
+        if not (case.name.endswith("]") and "::test_workload[" in case.name):
+            continue
+        workload = _title(case.name)
+        if case.outcome == "skipped" and workload not in kernel.skips:
+            problems.append(f"{workload} was skipped, and is not among the row's skips: {case.detail}")
+        elif case.outcome == "passed" and workload in kernel.skips:
+            problems.append(f"{workload} ran, and is among the row's skips")
+    return problems
+
+
 def judge(kernel: Kernel, release: str, outcome: Outcome, folder: Path) -> Verdict:
     """The verdict from how guest-suite.sh ended and the files it left."""
     problems = []
@@ -109,6 +123,7 @@ def judge(kernel: Kernel, release: str, outcome: Outcome, folder: Path) -> Verdi
     if junit.exists():
         cases = parse_junit(junit.read_text())
         problems += [f"{case.name}: {case.detail}".splitlines()[0] for case in cases if case.outcome == "failed"]
+        problems += skip_problems(kernel, cases)
     if outcome.status is not None and not any(case.outcome == "passed" for case in cases):
         problems.append("no test passed")
     return Verdict(kernel.name, release, tuple(problems), tuple(cases), outcome.duration_s)
