@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,6 +84,13 @@ def counters_are_percpu() -> bool:
 def totals(counters_are_percpu: bool) -> None:
     if not counters_are_percpu:
         pytest.skip("before Linux 6.2 the kernel side keeps no totals")
+
+
+@pytest.fixture(scope="session")
+def loses_nothing() -> None:
+    """For tests that compare with a recorder that loses nothing."""
+    if "PREEMPT_RT" in platform.version():
+        pytest.skip("with PREEMPT_RT the kernel skips programs, so that any recorder may lose events")
 
 
 @pytest.fixture

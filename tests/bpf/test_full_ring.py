@@ -24,7 +24,7 @@ def workloads() -> Path:
     return harness.build()
 
 
-@pytest.mark.usefixtures("totals", "late_consumer")
+@pytest.mark.usefixtures("totals", "loses_nothing", "late_consumer")
 @pytest.mark.parametrize("command", [("touch_anon",), ("copies",), ("shared_memory", "memfd")], ids=" ".join)
 def test_peaks_and_last_figures_are_exact(command: tuple[str, ...], workloads: Path) -> None:
     """As a ring that holds everything has them. What a child freed unseen is no part of what the next one adds to. The
@@ -49,7 +49,7 @@ def parts(recording: Recording, peak: object) -> list[int]:
     return [getattr(peak, name) // recording.page_size for name in names]
 
 
-@pytest.mark.usefixtures("late_consumer")
+@pytest.mark.usefixtures("loses_nothing", "late_consumer")
 @pytest.mark.parametrize("command", [("copies",), ("storm", 1, 60, "exec")], ids=lambda command: command[0])
 def test_told_and_lost_are_all_that_happened(command: tuple[object, ...], workloads: Path) -> None:
     """Counted by a second recorder that loses nothing, to the record."""

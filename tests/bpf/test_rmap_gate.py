@@ -40,8 +40,10 @@ class Refusing:
     def probes__attach(self, probes: Any, program: bytes) -> int:
         if program.decode() == self._program:
             return -self._error
-        self.attached.append(program.decode())
-        return int(self._lib.probes__attach(probes, program))
+        done = int(self._lib.probes__attach(probes, program))
+        if not done:
+            self.attached.append(program.decode())
+        return done
 
 
 # ENOTSUPP is what arm64 says before 6.4; the last is a shortage, which a recording without the layer may not have.

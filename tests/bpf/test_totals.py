@@ -53,6 +53,7 @@ IN_ORDER = (
 )
 
 
+@pytest.mark.usefixtures("loses_nothing")
 @pytest.mark.parametrize("command", IN_ORDER, ids=" ".join)
 def test_totals_are_those_of_the_events(command: tuple[str, ...], workloads: Path) -> None:
     with Tracker() as events, Tracker(events=False) as totals:
