@@ -194,7 +194,7 @@ def _no_action(_options: argparse.Namespace) -> int:
 def _record(options: argparse.Namespace) -> int:
     # Here, because reading recordings must not need the native extension.
     try:
-        from memtrack import invoker, loader, output, recorder
+        from memtrack import invoker, loader, losses, output, recorder
     except ImportError as error:
         raise LoadError(f"cannot load the native extension: {error}", "reinstall memtrack for this machine") from error
 
@@ -242,9 +242,7 @@ def _record(options: argparse.Namespace) -> int:
     if failure is not None:
         raise failure
     if options.strict and result.lost_events:
-        no_room = any(loader.MORE_PROCESSES in problem for problem in result.problems)
-        remedy = loader.MORE_PROCESSES if no_room else "record with a larger ring or less load"
-        raise MemtrackError(f"{result.lost_events} events were lost", remedy)
+        raise MemtrackError(f"{result.lost_events} events were lost", losses.remedy(result.losses or {}))
     return 128 - code if code < 0 else code
 
 

@@ -116,6 +116,10 @@ def _is_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
+def _is_counts(value: object) -> bool:
+    return isinstance(value, dict) and all(_is_count(count) for count in value.values())
+
+
 def _is_page_size(value: object) -> bool:
     return isinstance(value, int) and value in {1 << shift for shift in range(12, 31)}
 
@@ -141,6 +145,7 @@ _HEADER: Final[dict[str, _Check]] = {
 }
 _TRAILER: Final[dict[str, _Check]] = {
     "lost_events": _is_count,
+    "losses": _is_counts,
     "end_ns": _is_count,
     "status": _is_status,
 }

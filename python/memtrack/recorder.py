@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, cast
 
-from memtrack import features, invoker, loader, recording, reducer, spawn
+from memtrack import features, invoker, loader, losses, recording, reducer, spawn
 from memtrack.consumer import Consumer
 from memtrack.detail import EVERY_EVENT, TOTALS_ONLY, Detail, at_resolution
 from memtrack.errors import FeatureError, MemtrackError, OutputError, UsageError
@@ -26,7 +26,7 @@ from memtrack.events import MarkKind, Member, mark, peak
 from memtrack.figures import Figures, Peak
 from memtrack.hooks import Plan
 from memtrack.invoker import Invoker
-from memtrack.loader import MAX_PROCESSES, MORE_PROCESSES, Probes, Tally
+from memtrack.loader import MAX_PROCESSES, Probes
 from memtrack.recording import Recording
 from memtrack.ringbuf import RingBuffer
 from memtrack.spawn import Argument, Process
@@ -40,13 +40,6 @@ RING_PART_OF_MEMORY = 64
 
 # The kernel's own limit on processes (PID_MAX_LIMIT); the tables for so many take 5 GiB.
 _MAX_PROCESSES = 4 << 20
-
-# What a CPU keeps of a percpu_counter is folded into the total at max(32, 2 * CPUs): compute_batch_value() in the
-# kernel's lib/percpu_counter.c.
-_BATCH_PAGES = 32
-
-# An entry of a page table.
-_ENTRY_BYTES = 8
 
 # pid_t has 31 bits and no kernel's pid_max is above it.
 _PID_MAX = (1 << 31) - 1
@@ -112,6 +105,7 @@ class Tracker:
         self._writer: Writer | None = None
         self._write_failure: MemtrackError | None = None
         self._end_failure: MemtrackError | None = None
+        self._losses: dict[str, int] = {}
         self._shortcomings: list[str] = []
         self._doubts: list[str] = []
         self._adopted_in_part = False
@@ -158,8 +152,9 @@ class Tracker:
                 self._consumer.stop(self._last_records, sync=not self._detail.every_event)
             tally = self._probes.tally()
             left = tally.members
-            self._shortcomings = _shortcomings(tally, self._max_processes, adopted_in_part=self._adopted_in_part)
-            self._doubts = _doubts(tally, features.possible_cpus() or 1)
+            self._losses = losses.counts(tally, self._probes.skipped())
+            self._shortcomings = losses.shortcomings(tally, self._max_processes, adopted_in_part=self._adopted_in_part)
+            self._doubts = losses.doubts(tally, features.possible_cpus() or 1)
         except MemtrackError as failure:
             self._end_failure = failure
         finally:
@@ -310,6 +305,7 @@ class Tracker:
         trailer = {
             "events": summary.events,
             "lost_events": self._consumer.lost_events,
+            "losses": self._losses,
             "status": _status(self._root),
             "end_ns": time.monotonic_ns(),
             "peak": asdict(summary.peak),
@@ -468,48 +464,6 @@ def _ring_bytes(wanted: int | None) -> int:
     if wanted < page or wanted & (wanted - 1) or wanted > 1 << 30:
         raise UsageError(f"a ring of {wanted} bytes is not possible", f"use a power of two from {page} to {1 << 30}")
     return wanted
-
-
-def _shortcomings(tally: Tally, max_processes: int, *, adopted_in_part: bool = False) -> list[str]:
-    """What the figures lack, apart from records."""
-    problems = []
-    if missing := tally.processes_full + tally.spaces_full:
-        problems.append(
-            f"{missing} times there was no room for a process, with whatever it started: {max_processes} at one time"
-            f" are the most ({MORE_PROCESSES})"
-        )
-    if adopted_in_part:
-        problems.append(
-            f"there was no room for all processes of a tree that was adopted: {max_processes} at one time are the most"
-            f" ({MORE_PROCESSES})"
-        )
-    if tally.sharers_full:
-        problems.append(
-            f"{tally.sharers_full} times memory was not seen for a while, because it was shared by more processes than"
-            f" are remembered"
-        )
-    if tally.bases_unsettled:
-        # What a thread has in its hands while it unmaps: rmap_restart() in bpf/rmap_sums.bpf.h.
-        table_pages = os.sysconf("SC_PAGESIZE") // _ENTRY_BYTES
-        problems.append(
-            f"{tally.bases_unsettled} times the rmap layer started from counters that kept changing: its figures of"
-            f" that process may stay off by up to {table_pages} pages for each thread at work then"
-        )
-    return problems
-
-
-def _doubts(tally: Tally, cpus: int) -> list[str]:
-    """What figures may be off by, though nothing is missing.
-
-    Threads at work on one address space do that to each other every now and then, more often where a virtual machine's
-    CPUs are taken away from under them: it must not make a recording look as if it lacked something.
-    """
-    if not tally.sums_unsettled:
-        return []
-    return [
-        f"{tally.sums_unsettled} times a counter kept changing while it was summed: the rss layer's figure at that"
-        f" instant, and so a peak, may be off by up to {max(_BATCH_PAGES, 2 * cpus)} pages"
-    ]
 
 
 def _status(root: Process | None) -> dict[str, int | str | None]:

@@ -51,6 +51,7 @@ class Recording:
         self.event_counts = result.events
         end = trailer or {}
         self.lost_events: int = max(result.lost_events, end.get("lost_events", 0))
+        self.losses: dict[str, int] | None = end.get("losses")
         self.command: list[str] = header.get("command", [])
         self.page_size: int = header["page_size"]
         self.sources = _sources(header)

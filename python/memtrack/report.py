@@ -64,6 +64,7 @@ def _head_json(recording: Recording) -> dict[str, Any]:
         "problems": recording.problems,
         "doubts": recording.doubts,
         "lost_events": recording.lost_events,
+        "losses": recording.losses,
         "page_size": recording.page_size,
         "start_ns": recording.start_ns,
         "clock_offset_ns": recording.header.get("clock_offset_ns"),
@@ -189,7 +190,8 @@ def _lost(recording: Recording) -> str:
     if not recording.lost_events:
         return "nothing"
     events = _count(recording.lost_events, "event", "events")
-    return f"{events}; after a loss figures start anew from the kernel's counters"
+    ways = ", ".join(f"{count:,} {shown(way)}" for way, count in (recording.losses or {}).items() if count)
+    return f"{events}{f' ({ways})' if ways else ''}; after a loss figures start anew from the kernel's counters"
 
 
 def _layers(comparison: Comparison) -> str:

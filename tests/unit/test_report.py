@@ -76,6 +76,7 @@ def test_json() -> None:
         "problems": [],
         "doubts": [],
         "lost_events": 0,
+        "losses": None,
         "page_size": 4096,
         "start_ns": 1_000_000,
         "clock_offset_ns": 5,
@@ -232,6 +233,14 @@ def test_loss_is_told() -> None:
     assert labelled(opened(Stream().root(10).lost(1_234_567)), "lost")[0].startswith("1,234,567 events; ")
     # An end that was lost is none that was seen.
     assert tree(opened(Stream().root(10, anon=MIB).lost(1)))[1].split()[-3:] == ["-", "10", "job"]
+
+
+def test_how_events_were_lost_is_told() -> None:
+    ways = {"ring": 1200, "headroom": 0, "skipped": 34}
+    found = opened(Stream().root(10).lost(1234), trailer={"losses": ways})
+    assert found.losses == found.report()["losses"] == ways
+    assert labelled(found, "lost")[0].startswith("1,234 events (1,200 ring, 34 skipped); ")
+    assert opened(Stream(), trailer={"losses": {"ring": -1}}).losses is None
 
 
 def test_doubts_are_told_of_a_complete_recording() -> None:
