@@ -32,6 +32,9 @@ BUCKET_KEYS = 7
 MAX_PROCESSES = 8192
 """Processes of a tree at one time, by default. The tables of that size take 10 to 11 MiB."""
 
+SHARERS = 8192
+"""Of these how many at least may use the address space of another at one time (vfork, CLONE_VM)."""
+
 MORE_PROCESSES = "raise max_processes, or --max-processes"
 
 # Left free in a ring by RSS and RMAP for what says who is who and what each came to: 500 bytes for a process that ends.
@@ -162,6 +165,8 @@ class Probes:
             ("buckets", buckets),
             ("spaces", buckets * BUCKET_KEYS),
             ("claims", buckets * BUCKET_KEYS),
+            # A process is in it once at most: of those that use another's address space, for as long as they do.
+            ("sharers", max(SHARERS, self.max_processes)),
             ("rmap_sums", buckets * BUCKET_KEYS if self.plan.rmap.tier else 1),
         ):
             _check(lib.probes__resize(self._probes, name.encode(), entries), f"size the map {name}")

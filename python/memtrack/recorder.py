@@ -35,6 +35,9 @@ from memtrack.writer import Writer, complete_header
 
 # A record and its header take 56 bytes of the ring: this holds 600,000 page faults that the consumer is late for.
 RING_BYTES = 32 << 20
+# All CPUs write into it: twice the size from 16 CPUs on, four times from 32, which is the largest.
+RING_CPUS = 8
+RING_BYTES_MOST = 128 << 20
 # ... but not more than this part of the machine's memory.
 RING_PART_OF_MEMORY = 64
 
@@ -456,11 +459,17 @@ def _temporary_file() -> BinaryIO:
     return cast(BinaryIO, _TemporaryFile(fd, "rb+"))
 
 
+def default_ring_bytes(page_bytes: int, memory_bytes: int, cpus: int) -> int:
+    """A power of two that suits the machine."""
+    times = 1 << (max(cpus // RING_CPUS, 1).bit_length() - 1)
+    part = 1 << ((memory_bytes // RING_PART_OF_MEMORY).bit_length() - 1)
+    return max(page_bytes, min(RING_BYTES * times, RING_BYTES_MOST, part))
+
+
 def _ring_bytes(wanted: int | None) -> int:
     page = os.sysconf("SC_PAGESIZE")
     if wanted is None:
-        memory = page * os.sysconf("SC_PHYS_PAGES")
-        return max(page, min(RING_BYTES, 1 << ((memory // RING_PART_OF_MEMORY).bit_length() - 1)))
+        return default_ring_bytes(page, page * os.sysconf("SC_PHYS_PAGES"), os.cpu_count() or 1)
     if wanted < page or wanted & (wanted - 1) or wanted > 1 << 30:
         raise UsageError(f"a ring of {wanted} bytes is not possible", f"use a power of two from {page} to {1 << 30}")
     return wanted

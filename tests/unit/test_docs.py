@@ -172,7 +172,8 @@ def test_the_readme_lists_the_options_of_record() -> None:
 def test_numbers_are_the_codes() -> None:
     text = " ".join(README.read_text().split())
     assert f"{loader.MAX_PROCESSES} processes at one time" in text
-    assert f"{recorder.RING_BYTES >> 20} MiB, or less where the machine has less than" in text
+    assert f"{recorder.RING_BYTES >> 20} MiB (up to {recorder.RING_BYTES_MOST >> 20} MiB from" in text
+    assert f"{2 * recorder.RING_CPUS} CPUs on), or less where the machine has less than" in text
     assert f"less than {recorder.RING_BYTES * recorder.RING_PART_OF_MEMORY >> 30} GiB" in text
     assert all(f"`{name}=1`" in text for name in recorder.RMAP_VARIABLES)
     assert f"more than {loader.CPUS_MAX} possible CPUs" in " ".join((ROOT / "docs" / "recorder.md").read_text().split())
