@@ -32,4 +32,6 @@ def test_workload(row: Row, workloads: Path, record_property: Callable[[str, obj
         if (pages_off := outcome.pages_off(layer)) is not None:
             record_property(f"pages_off_{layer}", pages_off)
     record_property("bound_rss", outcome.bound(RSS))
+    if outcome.lost_events:  # with PREEMPT_RT: then peaks and all that checks.py looks at were left out
+        record_property("lost_events", outcome.lost_events)
     assert not outcome.problems, "\n".join(outcome.problems)
