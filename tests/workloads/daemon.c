@@ -25,6 +25,7 @@ static void be_daemon(struct turn orphaned, struct turn done)
 int main(void)
 {
     struct turn orphaned = turn_new(), done = turn_new();
+    char token;
     pid_t pid;
 
     quiet("base");
@@ -41,5 +42,7 @@ int main(void)
     await_end(pid, 0);
     turn_give(orphaned);
     turn_take(done);
+    REQUIRE(!close(done.fds[1]));
+    REQUIRE(!read(done.fds[0], &token, 1)); /* nobody has the other side: the daemon is no more */
     return 0;
 }
