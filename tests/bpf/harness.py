@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +34,7 @@ BUILT = SOURCES.parents[1] / "build" / "workloads"
 # Hooks run preemptible on PREEMPT_RT, and the kernel skips a program that runs already on the CPU: events are lost,
 # and it is their count, and the figures afterwards, that must be right.
 PREEMPTIBLE = "PREEMPT_RT" in platform.version()
+FEW_ARGUMENTS_BYTES = 512  # a program's path, its name and a number
 STATUS_SKIPPED = 77  # the workloads' exit status for what this machine cannot show; the reason is in the report
 
 
@@ -126,6 +127,7 @@ def run(row: Row, built: Path, *, rmap: bool) -> Outcome:
             exact += [RMAP] if plan.rmap.tier else []
             if not recording.lost_events:  # loss costs resolution: what was between quiet points may be what is lost
                 problems += _peaks(row, recording, report, exact)
+                problems += _rises(row, comparison, exact, variables)
                 for check in row.checks if not problems else ():  # they rely on a run that went as it should
                     problems += check(Run(recording, report, session, exact))
             return Outcome(row, None, plan.rmap.reason, comparison, problems, recording.lost_events)
@@ -172,6 +174,30 @@ def _peaks(row: Row, recording: Recording, report: Report, exact: Sequence[str])
                 problems.append(f"the {layer} peak of {process.pid} is {peak.rss_bytes} bytes, below a quiet point's")
             elif at_peak and pages > replaced:
                 problems.append(f"the {layer} peak of {process.pid} is {pages:+} pages off the point it is at")
+    return problems
+
+
+def _rises(row: Row, comparison: Comparison, exact: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    """Between two points of a process nothing rises above both, but for what the row knows of.
+
+    The counters have the arguments and the environment of a program while it is being executed: acct_arg_size() of
+    fs/exec.c, whole pages from the top of the stack. As for _peaks, the rmap layer may have a page twice for each task.
+    """
+    if row.rises is None:
+        return []
+    problems = []
+    environment_bytes = sum(len(os.fsencode(f"{name}={value}")) + 1 for name, value in variables.items())
+    for rise in comparison.rises:
+        if rise.layer not in exact:
+            continue
+        page_bytes, name = rise.point.page_bytes, rise.point.name
+        allowed = row.rises.get(name, 0) // page_bytes
+        if rise.layer == RMAP:
+            allowed += REPLACED_PAGES * max(rise.before.threads, rise.point.threads)
+        elif name in row.execs:
+            allowed += -(-(environment_bytes + row.execs[name] + FEW_ARGUMENTS_BYTES) // page_bytes)
+        if rise.pages > allowed:
+            problems.append(f"{rise}; no more than {allowed:+} may be")
     return problems
 
 

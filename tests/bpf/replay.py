@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from memtrack.events import RECORD_BYTES
+from memtrack.events import RECORD_BYTES, EventType, Figure, Member, encode
 from memtrack.reader import Reader
 from memtrack.timeline import Figures, Result, Timeline
 from tests.bpf.points import Point
@@ -50,10 +50,27 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Rise:
+    """By how many pages a process held more between two of its quiet points than at either."""
+
+    before: Point
+    point: Point
+    layer: str
+    pages: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.point.pid} rises {self.pages:+} pages in the {self.layer} layer above what it holds at"
+            f" {self.before.name!r} and {self.point.name!r}"
+        )
+
+
+@dataclass(frozen=True)
 class Comparison:
     """`result` is what the whole file comes to."""
 
     differences: tuple[Difference, ...]
+    rises: tuple[Rise, ...]
     problems: tuple[str, ...]
     result: Result
 
@@ -89,7 +106,9 @@ def compare(path: Path, points: Sequence[Point], *, cached: bool) -> Comparison:
     for index, (now, pid) in enumerate(_KEY.iter_unpack(events)):
         moments.setdefault(pid, []).append((now, index))
     differences: list[Difference] = []
+    rises: list[Rise] = []
     problems: list[str] = []
+    earlier: dict[int, tuple[int, Point]] = {}
     fed = 0
     for end, point in sorted(((_end_of(point, moments), point) for point in points), key=lambda pair: pair[0]):
         if not end:
@@ -105,9 +124,15 @@ def compare(path: Path, points: Sequence[Point], *, cached: bool) -> Comparison:
         for layer in layers:
             held = process.last if layer == RSS else process.rmap_last
             differences += _differences(point, layer, held, cached and layer == RSS, problems)
+        if point.pid in earlier:
+            start, before = earlier[point.pid]
+            between = [index for _, index in moments[point.pid] if start <= index < end]
+            steps = b"".join(events[index * RECORD_BYTES : (index + 1) * RECORD_BYTES] for index in between)
+            rises += _rises(before, point, steps, Timeline.of_header(reader.header))
+        earlier[point.pid] = end, point
     timeline.feed(memoryview(events)[fed * RECORD_BYTES :])
     problems += reader.problems
-    return Comparison(tuple(differences), tuple(problems), timeline.result())
+    return Comparison(tuple(differences), tuple(rises), tuple(problems), timeline.result())
 
 
 _Moments = Mapping[int, Sequence[tuple[int, int]]]  # by pid: the time and the place of each record
@@ -135,3 +160,20 @@ def _differences(
             continue
         pages = size_bytes // point.page_bytes
         yield Difference(point, layer, member, pages - point.figure(member), bound_pages(point, member, cached))
+
+
+def _rises(before: Point, point: Point, steps: bytes, timeline: Timeline) -> Iterator[Rise]:
+    """What the process's own records say of the time between; they begin at the oracle's figures, not at recorded ones.
+
+    Without this, a peak that never was is hidden by any that came before it.
+    """
+    for member in Member:
+        size_bytes = before.figure(member.name.lower()) * before.page_bytes
+        timeline.feed(encode(Figure(EventType.SYNC, before.ns, before.pid, before.pid, member, size_bytes)))
+    timeline.feed(steps)
+    process = timeline.snapshot().get(point.pid)
+    if process is None:
+        return
+    for layer, peak in ((RSS, process.peak), (RMAP, process.rmap_peak)):
+        if peak is not None and peak.rss_bytes is not None:
+            yield Rise(before, point, layer, peak.rss_bytes // point.page_bytes - max(before.rss, point.rss))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.bpf import checks, drivers
@@ -31,14 +31,18 @@ class Row:
     """A program of tests/workloads with its arguments, which may name values of what it needs: `{group}`.
 
     `needs` are of environment.NEEDS, entered in this order. `disguise` makes the command what is run, in a folder of
-    the run's own. `peak_at` names points at which the process that reports them is at its peak. What the workload
-    itself knows of its answer it asserts itself.
+    the run's own. `peak_at` names points at which the process that reports them is at its peak. `rises`: by
+    point, how many bytes a process may hold more before it than at it and at the one before that; None where nobody
+    knows. `execs`: points before which a program is executed, and how many bytes of arguments it is given; a few are 0.
+    What the workload itself knows of its answer it asserts itself.
     """
 
     name: str
     command: tuple[str, ...]
     needs: tuple[str, ...] = ()
     peak_at: tuple[str, ...] = ()
+    rises: Mapping[str, int] | None = None
+    execs: Mapping[str, int] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
     driver: Driver = drivers.spawned
     disguise: Callable[[Command, Path], Command] = as_it_is
@@ -50,6 +54,8 @@ def _row(
     name: str = "",
     needs: Sequence[str] = (),
     peak_at: Sequence[str] = (),
+    rises: Mapping[str, int] = {},
+    execs: Mapping[str, int] = {},
     checks: Sequence[Check] = (),
     driver: Driver = drivers.spawned,
     disguise: Callable[[Command, Path], Command] = as_it_is,
@@ -60,11 +66,16 @@ def _row(
         command=(command, *arguments),
         needs=tuple(needs),
         peak_at=tuple(peak_at),
+        rises=rises,
+        execs=execs,
         checks=tuple(checks),
         driver=driver,
         disguise=disguise,
     )
 
+
+# What a thread, or the child of posix_spawn until it executes, has of a stack: glibc gives the latter 32 KiB.
+STACK_BYTES = 32 << 10
 
 KINDS_OF_MEMORY = (
     _row("touch_anon", peak_at=["written", "freed", "written again", "populated"]),
@@ -101,26 +112,40 @@ KINDS_OF_MEMORY = (
     _row("userfault", "shmem", "thread"),
     _row("userfault", "shmem", "process"),
     _row("userfault", "move"),
-    _row("many_threads"),
+    # Each of its threads has 8 MiB at most and 4 at last: all eight may have all of it at one time.
+    _row("many_threads", rises={"churned": 8 * 4 << 20}),
 )
 
 PROCESSES = (
     _row("fork_child"),
     _row("fork_advice", "dontfork", peak_at=["written"]),
     _row("fork_advice", "wipe", peak_at=["written"]),
-    _row("spawner", "spawn", peak_at=["held"], checks=[checks.tree_stays_small]),
-    _row("spawner", "vfork", peak_at=["held"], checks=[checks.tree_stays_small]),
+    _row(
+        "spawner",
+        "spawn",
+        peak_at=["held"],
+        rises={"command ended": STACK_BYTES},
+        execs={"command ended": 0},
+        checks=[checks.tree_stays_small],
+    ),
+    _row("spawner", "vfork", peak_at=["held"], execs={"command ended": 0}, checks=[checks.tree_stays_small]),
     _row("spawner", "fork"),
     _row("spawn_and_leave", peak_at=["held"]),
     _row("vfork_holder", peak_at=["child wrote the rest"]),
     _row("shared_mm", "first leaves"),
     _row("shared_mm", "second leaves"),
-    _row("shared_mm", "first execs"),
-    _row("shared_mm", "second execs"),
-    _row("exec_image", "place", checks=[checks.exec_recorded]),
+    _row("shared_mm", "first execs", execs={"started": 0}),
+    _row("shared_mm", "second execs", execs={"second gone": 0}),
+    _row("exec_image", "place", execs={"started": 0}, checks=[checks.exec_recorded]),
     _row("exec_image", "child", checks=[checks.exec_recorded]),
-    _row("exec_image", "thread", checks=[checks.exec_recorded]),
-    _row("exec_image", "arguments", checks=[checks.exec_recorded]),
+    _row(
+        "exec_image",
+        "thread",
+        rises={"started": STACK_BYTES},
+        execs={"started": 0},
+        checks=[checks.exec_recorded],
+    ),
+    _row("exec_image", "arguments", execs={"started": 1 << 20}, checks=[checks.exec_recorded]),
     _row("leader_exits", checks=[checks.one_exit]),
     _row("fork_migrating", needs=["huge pages"]),
     _row("fork_migrating", "zeros", needs=["huge pages"]),
@@ -133,7 +158,7 @@ PROCESSES = (
         checks=[checks.own_size_only],
         driver=drivers.from_a_large_process,
     ),
-    _row("commands_in_turn", peak_at=["held"]),
+    _row("commands_in_turn", peak_at=["held"], rises={"end": STACK_BYTES}, execs={"end": 0}),
     _row("five_forks", peak_at=["parent of five", "child"], checks=[checks.tree_peak]),
     _row("daemon", peak_at=["daemon wrote"], checks=[checks.daemon_followed]),
     _row("short_lived", checks=[checks.short_life]),

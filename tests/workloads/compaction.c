@@ -61,6 +61,7 @@ int main(void)
     long kept = pages(SIZE) / KEPT_EVERY;
 
     write_pages(memory, SIZE);
+    EXPECT_NET(quiet("written"), base, .anon = pages(SIZE));
     for (long i = 0; i < pages(SIZE); i++)
         if (i % KEPT_EVERY)
             REQUIRE(!madvise(memory + (size_t)i * page, page, MADV_DONTNEED));
