@@ -25,6 +25,8 @@ FAULTS_KEPT = 66
 FAULT_AROUND_BYTES = 65536
 
 _KEY = struct.Struct("=8xQI28x")  # time, pid
+_STEP = struct.Struct("=B15xI4xi4xq8x")  # type, pid, member, and the size of a SYNC or the pages of an RMAP
+_ENDS_OF_FIGURES = frozenset((EventType.FORK, EventType.EXEC, EventType.EXIT))
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,8 @@ def compare(path: Path, points: Sequence[Point], *, cached: bool) -> Comparison:
             steps = b"".join(events[index * RECORD_BYTES : (index + 1) * RECORD_BYTES] for index in between)
             rises += _rises(before, point, steps, Timeline.of_header(reader.header))
         earlier[point.pid] = end, point
+    if RMAP in layers:
+        problems += _below_zero(events, reader.header["page_size"])
     timeline.feed(memoryview(events)[fed * RECORD_BYTES :])
     problems += reader.problems
     return Comparison(tuple(differences), tuple(rises), tuple(problems), timeline.result())
@@ -177,3 +181,38 @@ def _rises(before: Point, point: Point, steps: bytes, timeline: Timeline) -> Ite
     for layer, peak in ((RSS, process.peak), (RMAP, process.rmap_peak)):
         if peak is not None and peak.rss_bytes is not None:
             yield Rise(before, point, layer, peak.rss_bytes // point.page_bytes - max(before.rss, point.rss))
+
+
+def _below_zero(events: bytes, page_bytes: int) -> Iterator[str]:
+    """Sums of the rmap layer that are below zero after any record, of any process; no reducer's floor is in between.
+
+    The bound is 0 also where threads keep changes to the counters to themselves. A sum begins with what a SYNC says: at
+    fork nobody has kept anything yet, at exec and adoption what is kept is added, and that is a matter of the counters'
+    lateness, while the pages that leave are those that were there. Only where a running process is adopted can a base
+    lack pages; the workloads sleep then.
+
+    Records that stand before a LOST may already lack what was lost: the file up to there tells nothing.
+    """
+    held: dict[tuple[int, int], int] = {}
+    lowest: dict[tuple[int, int], int] = {}
+    for kind, pid, member, amount in _STEP.iter_unpack(events):
+        key = pid, member
+        if kind == EventType.SYNC:
+            held[key] = amount // page_bytes
+        elif kind == EventType.RMAP:
+            if key not in held:
+                continue
+            held[key] += amount
+        elif kind == EventType.LOST:
+            held.clear()
+            lowest.clear()
+            continue
+        else:
+            if kind in _ENDS_OF_FIGURES:
+                for other in Member:
+                    held.pop((pid, other), None)
+            continue
+        if held[key] < 0:
+            lowest[key] = min(held[key], lowest.get(key, 0))
+    for (pid, member), pages in lowest.items():
+        yield f"the rmap sum of process {pid}'s {Member(member).name.lower()} pages falls to {pages}"
