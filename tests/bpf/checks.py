@@ -174,6 +174,13 @@ def exec_recorded(run: Run) -> Iterator[str]:
         yield f"process {held.pid} is called {process.comm!r} after exec"
 
 
+def forks_met_entries(run: Run) -> Iterator[str]:
+    """By the kernel's own counts a fork copied migration entries. Kernels with the rmap layer have these counts."""
+    copied = [note.pages for note in run.report.notes if note.name == "entries copied"]
+    if run.has_rmap and not any(pages > 0 for pages in copied):
+        yield f"it is not known that a fork met pages on the move: {copied}"
+
+
 def tree_stays_small(run: Run) -> Iterator[str]:
     """A spawner's memory counts once, although its children run in it until they exec."""
     (holding,) = run.report.named("holding")

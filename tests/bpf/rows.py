@@ -147,8 +147,8 @@ PROCESSES = (
     ),
     _row("exec_image", "arguments", execs={"started": 1 << 20}, checks=[checks.exec_recorded]),
     _row("leader_exits", checks=[checks.one_exit]),
-    _row("fork_migrating", needs=["huge pages"]),
-    _row("fork_migrating", "zeros", needs=["huge pages"]),
+    _row("fork_migrating", needs=["huge pages"], checks=[checks.forks_met_entries]),
+    _row("fork_migrating", "zeros", needs=["huge pages"], checks=[checks.forks_met_entries]),
     _row("fork_storm", checks=[checks.holder_undisturbed]),
     _row(
         "hold",
