@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,13 +15,15 @@ from memtrack.recording import Recording
 from memtrack.timeline import Peak, Process
 from tests.bpf.drivers import Session
 from tests.bpf.points import Note, Report
-from tests.bpf.replay import RMAP, RSS
+from tests.bpf.replay import RMAP, RSS, bound_pages
 
 MIB = 1 << 20
 
 # In the rmap layer a page that replaces another of its kind (copy on write of anonymous memory, KSM) is added before
 # the other is removed, without a move of the counters to tell it by: a peak may be too high by one for each task at it.
 REPLACED_PAGES = 1
+
+KERNEL_LOG_RECORD_BYTES = 8192  # more than one record has
 
 ODD_NAME = b"h\xffl\xfed\n"
 ODD_ARGUMENT = b"two\nlines, \xc3\x28 and a \t tab"
@@ -244,8 +247,52 @@ def killed(run: Run) -> Iterator[str]:
     shared = max(point.rss for point in run.report.named("base")) * run.page_bytes
     if process.peak.rss_bytes is None or process.peak.rss_bytes > limit + shared:
         yield f"its peak is {process.peak.rss_bytes} bytes, more than its group may have"
+    yield from _as_the_kernel_says(run, process)
     if run.recording.processes_left:
         yield f"{run.recording.processes_left} processes are left"
+
+
+def _as_the_kernel_says(run: Run, process: Process) -> Iterator[str]:
+    """What the kernel says that it held when it was killed, which is its peak: nothing of it came or went afterwards.
+
+    But for one page: kernels before 5.17 let who has been killed have the page that it was about to get. The kernel
+    reads its counters as they are, without what CPUs or, before 6.2, threads keep.
+    """
+    said = _killed_in_kernel_log(process.pid)
+    if said is None:
+        yield f"the kernel's log does not say that {process.pid} was killed"
+        return
+    (point,) = run.report.named("within the limit")
+    processors = os.cpu_count() or 1
+    kept = 0 if RSS not in run.exact else max(32, 2 * processors) * processors  # lib/percpu_counter.c
+    for layer, peak in run.peaks(process):
+        for member, said_bytes in said.items():
+            bound = (kept or bound_pages(point, member, cached=True)) + 1
+            off = getattr(peak, f"{member}_bytes") // run.page_bytes - said_bytes // run.page_bytes
+            if abs(off) > bound:
+                yield f"{layer} {member} is {off:+} pages off what the kernel says at its end (bound {bound})"
+    if run.exact == [RSS, RMAP]:
+        for first, second in ((process.last, process.rmap_last), (process.peak, process.rmap_peak)):
+            for member in said:
+                one, other = (getattr(figures, f"{member}_bytes") for figures in (first, second))
+                if one != other:
+                    yield f"the layers differ in {member}: {one} and {other} bytes"
+
+
+def _killed_in_kernel_log(pid: int) -> dict[str, int] | None:
+    """By member, in bytes; mm/oom_kill.c, __oom_kill_process(). The last of this pid."""
+    found = None
+    with open("/dev/kmsg", "rb", buffering=0, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as log:
+        while True:
+            try:
+                record = log.read(KERNEL_LOG_RECORD_BYTES)
+            except BrokenPipeError:  # overwritten meanwhile: the next one is the oldest that is left
+                continue
+            if not record:
+                return found
+            if f"Killed process {pid} (".encode() in record:
+                sizes = re.findall(rb"(anon|file|shmem)-rss:(\d+)kB", record)
+                found = {member.decode(): int(kib) << 10 for member, kib in sizes}
 
 
 def no_strangers(run: Run) -> Iterator[str]:
