@@ -11,9 +11,10 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks import programs
 
@@ -43,6 +44,11 @@ class Output:
     events: int | None = None
     lost: int | None = None
     peak_bytes: int | None = None
+    """Of the tree."""
+    largest_bytes: int | None = None
+    """The peak of the process whose peak is the largest."""
+    processes: Mapping[int, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
+    """By pid, `peak` and `last`: the sizes of each kind of memory, by the names that memtrack's report has."""
 
 
 @dataclass(frozen=True)
@@ -82,19 +88,23 @@ def _memtrack(*options: str) -> Contender:
 
 
 def _starved(place: Place, command: list[str]) -> list[str]:
-    """The recorder gets what the target leaves of its own CPU, and a ring that is full in a few milliseconds."""
-    target = ["nice", "-n", "-19", *command]
+    """While the target runs, the recorder gets what that leaves of its own CPU, next to nothing, and a ring that is
+    full in two milliseconds: what it can take is less than a tenth of what there is."""
+    meter, *rest = command
     cpu = str(max(os.sched_getaffinity(0)))
-    return ["taskset", "-c", cpu, "nice", "-n", "19", *_record(place, target, "--ring-size", "256KiB")]
+    return ["taskset", "-c", cpu, *_record(place, [meter, "--starve", *rest], "--ring-size", "64KiB")]
 
 
 def _read_memtrack(place: Place) -> Output:
-    report = json.loads(place.report.read_text())
+    report: dict[str, Any] = json.loads(place.report.read_text())
+    processes = report["processes"]
     return Output(
         disk_bytes=place.recording.stat().st_size if place.recording.exists() else 0,
         events=sum(report["events"].values()),
         lost=report["lost_events"],
         peak_bytes=report["peak"]["rss_bytes"],
+        largest_bytes=max((process["peak"]["rss_bytes"] or 0 for process in processes), default=None),
+        processes={process["pid"]: {what: process[what] for what in ("peak", "last")} for process in processes},
     )
 
 

@@ -37,8 +37,10 @@ def text(of: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def as_it_was() -> Iterator[None]:
-    """perf and bpftrace mount tracefs and leave it there."""
+    """With tracefs, which bpftrace needs, and which perf would mount and leave there."""
     mounted = _TRACEFS.is_mount()
+    if not mounted:
+        subprocess.run(["mount", "-t", "tracefs", "tracefs", str(_TRACEFS)], check=False)
     try:
         yield
     finally:

@@ -6,6 +6,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+# Two runs with a hundredth between them may as well have none.
+_LEAST = 0.01
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -25,3 +28,12 @@ def ratios(figures: Sequence[float], bases: Sequence[float]) -> Spread | None:
 
 def added(figures: Sequence[float], bases: Sequence[float]) -> list[float]:
     return [figure - base for figure, base in zip(figures, bases, strict=False)]
+
+
+def visible(costs: Sequence[float], bases: Sequence[float], noise: Sequence[float]) -> bool:
+    """Whether `costs` can be compared with: at the median they are more than what two equal runs of a round, whose mean
+    is the base, lie apart (`noise`), and more than a small part of the base."""
+    if not costs or not bases:
+        return False
+    cost = statistics.median(costs)
+    return cost > statistics.median(noise or [0.0]) and cost > _LEAST * statistics.median(bases)

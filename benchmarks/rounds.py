@@ -7,13 +7,14 @@ import os
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks import programs, watch
-from benchmarks.contenders import Contender, Output, Place
+from benchmarks.contenders import UNTRACED, Contender, Output, Place
 from benchmarks.workloads import Workload
 
 
@@ -33,6 +34,10 @@ class Measurement:
     recorder_peak_bytes: int | None
     truth_bytes: int | None
     """What the tree held at most by the target's own account."""
+    largest_bytes: int
+    """What the largest process below the meter held at most by the kernel's account: ru_maxrss, see truth.py."""
+    held: Sequence[Mapping[str, Any]]
+    """What processes of ours read of themselves: `pid`, and as in Output.processes `peak`, `last` or both."""
     status: int
 
 
@@ -43,28 +48,41 @@ class Series:
     contender: Contender
     absent: str | None = None
     runs: list[Measurement] = field(default_factory=list)
-    output: Output = field(default_factory=Output)
+    outputs: list[Output] = field(default_factory=list)
 
 
 def run(
     workload: Workload, contenders: Sequence[Contender], rounds: int, progress: Callable[[str], None]
 ) -> list[Series]:
-    """All contenders, one after the other in every round, so that what the machine does meanwhile hits them all."""
+    """All contenders, one after the other in every round, so that what the machine does meanwhile hits them all.
+
+    One run before the first round counts for nothing. It has the files cached, and the memory that the target takes has
+    been the machine's before: a virtual machine gets it from its host when it is first touched, at the host's leisure.
+    """
     fitting = [contender for contender in contenders if workload.name.startswith(contender.only)]
     all_series = [Series(contender, _absent(contender, workload)) for contender in fitting]
+    progress("warming up")
+    with suppress(RunError, OSError, subprocess.SubprocessError):
+        _one_run(UNTRACED, workload)
     for number in range(rounds):
         present = [series for series in all_series if series.absent is None]
         for series in present if number % 2 == 0 else reversed(present):
             progress(f"round {number + 1} of {rounds}: {series.contender.name}")
-            with tempfile.TemporaryDirectory(prefix="memtrack-bench-") as directory:
-                place = Place(Path(directory))
-                try:
-                    series.runs.append(_measure(series.contender, workload, place))
-                    if number == 0:
-                        series.output = series.contender.read(place)
-                except (OSError, RunError, subprocess.SubprocessError) as error:
-                    series.absent = f"failed: {error}"
+            try:
+                measurement, output = _one_run(series.contender, workload)
+            except (OSError, RunError, subprocess.SubprocessError) as error:
+                series.absent = f"failed: {error}"
+            else:
+                series.runs.append(measurement)
+                series.outputs.append(output)
     return all_series
+
+
+def _one_run(contender: Contender, workload: Workload) -> tuple[Measurement, Output]:
+    with tempfile.TemporaryDirectory(prefix="memtrack-bench-") as directory:
+        place = Place(Path(directory))
+        measurement = _measure(contender, workload, place)
+        return measurement, contender.read(place)
 
 
 def _absent(contender: Contender, workload: Workload) -> str | None:
@@ -103,7 +121,9 @@ def _measure(contender: Contender, workload: Workload, place: Place) -> Measurem
         recorder_cpu_ns=took.cpu_ns - metered["cpu_ns"],
         # A recorder that does not last is hardly seen.
         recorder_peak_bytes=None if workload.whole else took.peak_bytes,
-        truth_bytes=None if truth_bytes is None else truth_bytes + metered["meter_rss_bytes"],
+        truth_bytes=None if truth_bytes is None else truth_bytes + sum(metered["held"]["last"].values()),
+        largest_bytes=metered["largest_bytes"],
+        held=[of["held"] for of in (metered, counted) if "held" in of],
         status=took.status,
     )
 

@@ -1,181 +1,170 @@
-"""Figures of one workload as rows of text, and as data."""
+"""Figures of one workload as text that fits a code block of a document: no line is longer than WIDTH."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
-from dataclasses import asdict
+import textwrap
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.contenders import AGAIN, EMPTY, PERF, UNTRACED, Contender
-from benchmarks.ratios import Spread, added, ratios
-from benchmarks.rounds import Series
+from benchmarks import truth
+from benchmarks.contenders import UNTRACED
+from benchmarks.figures import Row
 from benchmarks.workloads import Workload
 
-HEADINGS = (
-    "",
-    "time, of untraced",
-    "added",
-    "of perf's",
-    "of empty's",
-    "elapsed",
-    "recorder CPU",
-    "disk",
-    "per event",
-    "events",
-    "lost",
-    "memory",
-    "peak error",
-)
+WIDTH = 120
+# From here on hundredths are of no interest.
+_LARGE = 10
 
 LEGEND = """\
 Each figure is the median over the rounds, with the lowest and the highest round in brackets. A round runs every
 contender once, one after the other; what is compared stood in the same round. "Untraced, again" is the same as
-untraced: what it shows is the machine's noise, not a cost.
+untraced: what it shows is the machine's noise, not a cost. The base is the mean of both. A first run warms up, and
+counts for nothing. "-" is what there is no figure of, or what would be noise.
 
-  time, of untraced  CPU time of the target for one unit of its work, as a multiple of untraced
-  added              what that is more than untraced, for one unit
-  of perf's          the same as a part of what `perf record -e kmem:rss_stat` adds in the same round, where that is
-                     more than noise
-  of empty's         ... of what programs that do nothing add on memtrack's hooks (of the medians, which are small)
-  elapsed            elapsed time of the target, as a multiple of untraced
-  recorder CPU       CPU time of the recorder from its start to its end, as a part of the target's
-  disk, per event    bytes written
-  memory             the most memory the recorder held, apart from its ring buffer
-  peak error         of the most memory that the tree held, against the target's own account of it
+  CPU time      of the target for one unit of its work, as a multiple of untraced
+  added         what that is more than untraced, for one unit
+  of perf's     the same as a part of what `perf record -e kmem:rss_stat` adds in the same round
+  of empty's    ... of what programs that do nothing add on memtrack's hooks. Both only where what is compared with is
+                more, at the median, than what the two untraced runs of a round lie apart, and than 1 % of untraced
+  elapsed       elapsed time of the target, as a multiple of untraced; or
+  rate          units of its work in a second of elapsed time, as a multiple of untraced
+
+  recorder CPU  CPU time of the recorder from its start to its end, as a part of the target's
+  memory        the most memory the recorder held in any round, apart from its ring buffer
+  disk, event   bytes written, and for an event
+  lost          in the round that lost most; and as a part of all, the median
+
+  tree's peak   error of the most memory that the tree held, against the target's own account of it. The fork storm's
+                leaves out the stack that posix_spawn lends a child, two pages that may live on for a moment
+  processes     error of peak and last figure, of each kind of memory, of processes that read their own (and how many
+                such figures there are)
+  largest       the largest process's peak, less what the kernel says of it (ru_maxrss), which reads counters without
+                what each CPU keeps to itself: that may be off by as much as is said in brackets
+                Of all three, the round that is worst.
 """
 
-
-# What perf adds must be more than this part of the untraced time in every round: a ratio to less would show noise only.
-_VISIBLE = 0.05
+Cell = Callable[[Row], str]
 
 
-def rows(series: Sequence[Series]) -> list[dict[str, Any]]:
-    """One for each contender; figures that do not exist are None."""
-    by_contender: dict[Contender, Series] = {one.contender: one for one in series}
-    base, base_wall = _base(by_contender, "time_ns"), _base(by_contender, "wall_ns")
-    perf = _times(by_contender, PERF, "time_ns")
-    perf_added = added(perf, base)
-    if any(cost < _VISIBLE * time for cost, time in zip(perf_added, base, strict=False)):
-        perf_added = []  # and what is compared with even less goes too
-    empty_added = added(_times(by_contender, EMPTY, "time_ns"), base)
-    floor = statistics.median(empty_added) if empty_added and perf_added else 0.0
-    return [_row(one, base, base_wall, perf_added, floor) for one in series]
-
-
-def _times(by_contender: dict[Contender, Series], contender: Contender, name: str) -> list[float]:
-    return [getattr(run, name) for run in by_contender[contender].runs] if contender in by_contender else []
-
-
-def _base(by_contender: dict[Contender, Series], name: str) -> list[float]:
-    """What was run untraced, round by round: the mean of both runs, where there were two."""
-    first, again = (_times(by_contender, contender, name) for contender in (UNTRACED, AGAIN))
-    return [statistics.mean(both) for both in zip(first, again, strict=True)] if again else first
-
-
-def _row(
-    series: Series,
-    base: list[float],
-    base_wall: list[float],
-    perf_added: list[float],
-    floor: float,
-) -> dict[str, Any]:
-    runs, output = series.runs, series.output
-    row: dict[str, Any] = {"contender": series.contender.name, "absent": series.absent, "rounds": len(runs)}
-    if not runs:
-        return row
-    times = [run.time_ns for run in runs]
-    costs = added(times, base)
-    target = [float(run.target_cpu_ns) for run in runs]
-    row["time_ns"] = _plain(Spread.of(times))
-    row["time"] = _plain(ratios(times, base))
-    row["elapsed"] = _plain(ratios([run.wall_ns for run in runs], base_wall))
-    if series.contender not in (UNTRACED, AGAIN):
-        row["added_ns"] = _plain(Spread.of(costs))
-        row["of_perf"] = _plain(ratios(costs, perf_added))
-        row["of_empty"] = statistics.median(costs) / floor if floor > 0 else None
-        if not series.contender.inside:
-            recorder = [float(max(0, run.recorder_cpu_ns)) for run in runs]
-            row["recorder_cpu"] = _plain(ratios(recorder, target))
-            row["memory_bytes"] = max(
-                (run.recorder_peak_bytes for run in runs if run.recorder_peak_bytes), default=None
-            )
-    row["disk_bytes"] = output.disk_bytes
-    row["events"] = output.events
-    row["lost"] = output.lost
-    row["bytes_per_event"] = output.disk_bytes / output.events if output.disk_bytes and output.events else None
-    truth = runs[0].truth_bytes
-    row["peak_error"] = (output.peak_bytes - truth) / truth if truth and output.peak_bytes is not None else None
-    row["statuses"] = sorted({run.status for run in runs})
-    return row
-
-
-def _plain(spread: Spread | None) -> dict[str, float] | None:
-    return None if spread is None else asdict(spread)
-
-
-def text(workload: Workload, figures: Sequence[dict[str, Any]]) -> str:
+def text(workload: Workload, figures: Sequence[Row]) -> str:
+    measured = [row for row in figures if "time" in row]
     untraced = next(row for row in figures if row["contender"] == UNTRACED.name)
+    lines = textwrap.wrap(workload.name, WIDTH)
+    if measured:
+        scale = _scale(max(row["time_ns"]["median"] for row in measured))
+        if untraced in measured:
+            lines.append(_base(workload, untraced, scale))
+        for columns, needed in (
+            (_cost(workload, scale), False),
+            (_RECORDER if workload.whole else [_RECORDER_CPU, *_RECORDER], True),
+            (_TRUTH, True),
+        ):
+            lines += ["", *table(columns, measured, needed=needed)]
+    notes = [note for row in figures for note in _notes(row, untraced)]
+    return "\n".join([*lines, "", *notes]).rstrip() + "\n"
+
+
+def table(columns: Sequence[tuple[str, Cell]], figures: Sequence[Row], *, needed: bool) -> list[str]:
+    """Lines. With `needed`, who has nothing to show is left out."""
+    rows = [[row["contender"], *(cell(row) for _, cell in columns)] for row in figures]
+    if needed:
+        rows = [cells for cells in rows if any(cell != "-" for cell in cells[1:])]
+    if not rows:
+        return []
+    rows.insert(0, ["", *(heading for heading, _ in columns)])
+    widths = [max(len(cells[column]) for cells in rows) for column in range(len(rows[0]))]
+    return ["  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])]).rstrip() for cells in rows]
+
+
+def _base(workload: Workload, untraced: Row, scale: tuple[float, str]) -> str:
     of = "elapsed" if workload.whole else "CPU time"
-    head = f"{workload.name}\n"
-    scale = _scale(max((row["time_ns"]["median"] for row in figures if "time_ns" in row), default=0))
-    if "time_ns" in untraced:
-        head += (
-            f"untraced: {_time(untraced['time_ns'], scale)} of {of} a {workload.unit}, {untraced['rounds']} rounds\n"
-        )
-    lines = [list(HEADINGS)]
+    line = f"untraced: {_time(untraced['time_ns'], scale)} of {of} a {workload.unit}, {untraced['rounds']} rounds"
+    if workload.rate:
+        wall = untraced["wall_ns"]
+        line += f"; {1e9 / wall['median']:.0f} ({1e9 / wall['high']:.0f}..{1e9 / wall['low']:.0f}) a second"
+    return line
+
+
+def _cost(workload: Workload, scale: tuple[float, str]) -> list[tuple[str, Cell]]:
+    elapsed = "rate" if workload.rate else "elapsed"
+    columns: list[tuple[str, Cell]] = [
+        (elapsed if workload.whole else "CPU time", lambda row: ratio(row["time"])),
+        ("added", lambda row: _added(row.get("added_ns"), scale)),
+        ("of perf's", lambda row: ratio(row.get("of_perf"))),
+    ]
+    if not workload.whole:  # there it would be the same once more, and nothing that empty programs add
+        columns.append(("of empty's", lambda row: ratio(row.get("of_empty"))))
+        columns.append((elapsed, lambda row: ratio(row[elapsed])))
+    return columns
+
+
+_RECORDER_CPU: tuple[str, Cell] = ("recorder CPU", lambda row: ratio(row.get("recorder_cpu")))
+_RECORDER: list[tuple[str, Cell]] = [
+    ("memory", lambda row: _size(row.get("memory_bytes"))),
+    ("disk", lambda row: _size(row.get("disk_bytes"))),
+    ("event", lambda row: _number(row.get("bytes_per_event"), "{:.2f} B")),
+    ("events", lambda row: _number(row.get("events"), "{:,.0f}")),
+    ("lost", lambda row: _number(row.get("lost"), "{:,}")),
+    ("lost", lambda row: _number((row.get("lost_share") or {}).get("median"), "{:.1%}")),
+]
+
+_TRUTH: list[tuple[str, Cell]] = [
+    ("tree's peak", lambda row: _number(row.get("peak_error"), "{:+.3%}")),
+    ("processes", lambda row: _number(row.get("figures_off_bytes"), f"{{:+,}} B ({row.get('figures')} figures)")),
+    ("largest", lambda row: _largest(row.get("largest_off_bytes"))),
+]
+
+
+def _notes(row: Row, untraced: Row) -> list[str]:
     notes = []
-    for row in figures:
-        if row["absent"]:
-            notes.append(f"  {row['contender']}: {row['absent']}")
-        if "time_ns" in row:
-            lines.append(_cells(row, scale))
-        odd = [status for status in row.get("statuses", []) if status not in untraced.get("statuses", [])]
-        if odd:
-            notes.append(f"  {row['contender']}: ended with status {', '.join(map(str, odd))}")
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
-    body = ("  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in lines)
-    return head + "\n".join([*body, *notes]) + "\n"
-
-
-def _cells(row: dict[str, Any], scale: tuple[float, str]) -> list[str]:
+    if row["absent"]:
+        notes.append(row["absent"])
+    if of_default := row.get("of_default"):
+        notes.append(f"the target's CPU time is {ratio(of_default)} of that under memtrack in the same round")
+    if odd := [status for status in row.get("statuses", []) if status not in untraced.get("statuses", [])]:
+        notes.append(f"ended with status {', '.join(map(str, odd))}")
     return [
-        row["contender"],
-        _ratio(row["time"]),
-        _time(row.get("added_ns"), scale),
-        _ratio(row.get("of_perf")),
-        _number(row.get("of_empty"), "{:.1f}"),
-        _ratio(row["elapsed"]),
-        _ratio(row.get("recorder_cpu")),
-        _size(row["disk_bytes"]),
-        _number(row["bytes_per_event"], "{:.2f} B"),
-        _number(row["events"], "{}"),
-        _number(row["lost"], "{}"),
-        _size(row.get("memory_bytes")),
-        _number(row["peak_error"], "{:+.3%}"),
+        line
+        for note in notes
+        for line in textwrap.wrap(f"{row['contender']}: {note}", WIDTH, initial_indent="  ", subsequent_indent="    ")
     ]
 
 
-def _ratio(spread: dict[str, float] | None) -> str:
-    return "" if spread is None else f"{spread['median']:.2f} ({spread['low']:.2f}..{spread['high']:.2f})"
+def ratio(spread: dict[str, float] | None) -> str:
+    if spread is None:
+        return "-"
+    median, low, high = spread["median"], spread["low"], spread["high"]
+    digits = 2 if max(high, -low) < _LARGE else 1
+    return f"{median:.{digits}f} ({low:.{digits}f}..{high:.{digits}f})"
 
 
 def _scale(nanoseconds: float) -> tuple[float, str]:
     return (1.0, "ns") if nanoseconds < 1e4 else (1e3, "us") if nanoseconds < 1e7 else (1e6, "ms")
 
 
-def _time(spread: dict[str, float] | None, scale: tuple[float, str]) -> str:
-    if spread is None:
-        return ""
+def _time(spread: dict[str, float], scale: tuple[float, str]) -> str:
     by, unit = scale
     digits = 0 if unit == "ns" else 1
     median, low, high = (f"{spread[name] / by:.{digits}f}" for name in ("median", "low", "high"))
     return f"{median} {unit} ({low}..{high})"
 
 
+def _added(spread: dict[str, float] | None, scale: tuple[float, str]) -> str:
+    by, unit = scale
+    return "-" if spread is None else f"{spread['median'] / by:.{0 if unit == 'ns' else 1}f} {unit}"
+
+
 def _size(size_bytes: float | None) -> str:
-    return "" if not size_bytes else f"{size_bytes / (1 << 20):.1f} MiB"
+    if not size_bytes:
+        return "-"
+    return f"{size_bytes / 1024:.1f} KiB" if size_bytes < 1 << 20 else f"{size_bytes / (1 << 20):.1f} MiB"
 
 
-def _number(figure: float | None, form: str) -> str:
-    return "" if figure is None else form.format(figure)
+def _largest(off_bytes: int | None) -> str:
+    if off_bytes is None:
+        return "-"
+    return f"{off_bytes / 1024:+,.0f} KiB ({truth.largest_bound_bytes() / 1024:,.0f})"
+
+
+def _number(figure: Any, form: str) -> str:
+    return "-" if figure is None else form.format(figure)

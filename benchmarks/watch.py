@@ -45,17 +45,17 @@ def _environment() -> dict[str, str]:
 
 def _watch(pid: int) -> int:
     """Waits for the end of a process without reaping it; returns the most memory it held."""
-    peak_bytes = ring_bytes = 0
+    peak_bytes = rings_bytes = 0
     pidfd = os.pidfd_open(pid)
     try:
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
         while not poll.poll(_LOOK_MS):
             peak_bytes = max(peak_bytes, _peak_bytes(pid))
-            ring_bytes = max(ring_bytes, _ring_bytes(pid))
+            rings_bytes = max(rings_bytes, ring_bytes(pid))
     finally:
         os.close(pidfd)
-    return peak_bytes - ring_bytes
+    return peak_bytes - rings_bytes
 
 
 def _peak_bytes(pid: int) -> int:
@@ -65,7 +65,7 @@ def _peak_bytes(pid: int) -> int:
     return 0  # it is ending
 
 
-def _ring_bytes(pid: int) -> int:
+def ring_bytes(pid: int) -> int:
     """The kernel fills these mappings when they are made, so that all of them is in the peak."""
     total = 0
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():

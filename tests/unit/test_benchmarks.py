@@ -6,12 +6,14 @@ import re
 
 import pytest
 
-from benchmarks import contenders, rmap, sample, table
-from benchmarks.contenders import AGAIN, EMPTY, MEMTRACK_DEFAULT, PERF, UNTRACED, Output
+from benchmarks import contenders, figures, rmap, sample, table
+from benchmarks.contenders import AGAIN, EMPTY, MEMTRACK_DEFAULT, PERF, STARVED, UNTRACED, Output
 from benchmarks.programs import SOURCES
-from benchmarks.ratios import Spread, ratios
+from benchmarks.ratios import Spread, ratios, visible
 from benchmarks.rounds import Measurement, Series
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads import WORKLOADS, Workload
+
+SIZES = {"anon_bytes": 3 << 12, "file_bytes": 1 << 12, "shmem_bytes": 0}
 
 
 def measured(time_ns: float) -> Measurement:
@@ -22,12 +24,21 @@ def measured(time_ns: float) -> Measurement:
         recorder_cpu_ns=500,
         recorder_peak_bytes=1 << 20,
         truth_bytes=4096,
+        largest_bytes=4096,
+        held=[{"pid": 1, "last": SIZES}, {"pid": 2, "peak": SIZES, "last": SIZES}],
         status=0,
     )
 
 
-def series(contender: contenders.Contender, *times_ns: float, output: Output | None = None) -> Series:
-    return Series(contender, runs=[measured(time_ns) for time_ns in times_ns], output=output or Output())
+def series(contender: contenders.Contender, *times_ns: float, outputs: list[Output] | None = None) -> Series:
+    runs = [measured(time_ns) for time_ns in times_ns]
+    return Series(contender, runs=runs, outputs=outputs or [Output()] * len(runs))
+
+
+def output(*, disk_bytes: int = 450, lost: int = 0, peak_pages: int = 2, last_anon_bytes: int = 3 << 12) -> Output:
+    """Of 100 events."""
+    told = {"peak": SIZES, "last": SIZES | {"anon_bytes": last_anon_bytes}}
+    return Output(disk_bytes, 100, lost, peak_pages << 12, peak_pages << 12, {1: told, 2: told, 3: told})
 
 
 def test_a_ratio_is_of_what_stood_in_the_same_round() -> None:
@@ -38,12 +49,12 @@ def test_a_ratio_is_of_what_stood_in_the_same_round() -> None:
 def test_costs_are_compared_with_perfs_round_by_round() -> None:
     rows = {
         row["contender"]: row
-        for row in table.rows(
+        for row in figures.rows(
             [
-                series(UNTRACED, 90, 190),
+                series(UNTRACED, 97, 197),
                 series(EMPTY, 110, 210),
-                series(MEMTRACK_DEFAULT, 120, 240, output=Output(450, 100, 0, 4096 * 2)),
-                series(AGAIN, 110, 210),
+                series(MEMTRACK_DEFAULT, 120, 240, outputs=[output(), output()]),
+                series(AGAIN, 103, 203),
                 series(PERF, 200, 300),
             ]
         )
@@ -51,23 +62,67 @@ def test_costs_are_compared_with_perfs_round_by_round() -> None:
     ours = rows["memtrack"]
     assert ours["added_ns"] == {"median": 30, "low": 20, "high": 40}
     assert ours["of_perf"] == pytest.approx({"median": 0.3, "low": 0.2, "high": 0.4})
-    assert ours["of_empty"] == 3
+    assert ours["of_empty"] == pytest.approx({"median": 3, "low": 2, "high": 4})
     assert ours["time"] == pytest.approx({"median": 1.2, "low": 1.2, "high": 1.2})
     assert ours["recorder_cpu"]["median"] == 0.5
     assert ours["bytes_per_event"] == 4.5
     assert ours["peak_error"] == 1
+    assert ours["rate"] == pytest.approx({"median": 1 / 1.2, "low": 1 / 1.2, "high": 1 / 1.2})
     assert "added_ns" not in rows["untraced, again"]
-    assert table.text(WORKLOADS[0], list(rows.values()))
 
 
-def test_no_ratio_to_what_is_noise() -> None:
-    rows = table.rows([series(UNTRACED, 100), series(MEMTRACK_DEFAULT, 101), series(AGAIN, 100), series(PERF, 102)])
+def test_of_several_rounds_it_is_the_worst_that_counts() -> None:
+    said = [output(disk_bytes=400), output(lost=300, peak_pages=1), output(lost=100), output(last_anon_bytes=2 << 12)]
+    _, row = figures.rows([series(UNTRACED, 1, 1, 1, 1), series(MEMTRACK_DEFAULT, 1, 1, 1, 1, outputs=said)])
+    assert (row["lost"], row["lost_share"]["median"]) == (300, (0.75 + 0.5) / 2)
+    assert row["disk_bytes"] == 450
+    assert (row["peak_error"], row["largest_off_bytes"]) == (1, 4096)
+    assert (row["figures"], row["figures_off_bytes"]) == (9, -4096)
+    (problem,) = figures.wrong([row])
+    assert "memtrack" in problem
+    assert "-4,096 bytes" in problem
+    assert not figures.wrong(figures.rows([series(MEMTRACK_DEFAULT, 1, outputs=[output()])]))
+
+
+def test_the_starved_recorders_target_is_compared_with_the_defaults() -> None:
+    rows = figures.rows([series(UNTRACED, 1, 1), series(MEMTRACK_DEFAULT, 10, 20), series(STARVED, 9, 20)])
+    assert rows[-1]["of_default"] == pytest.approx({"median": 0.95, "low": 0.9, "high": 1})
+    assert "0.95 (0.90..1.00) of that under memtrack" in table.text(WORKLOADS[0], rows)
+
+
+@pytest.mark.parametrize("again", [100, 104])
+def test_no_ratio_to_what_is_noise(again: float) -> None:
+    rows = figures.rows(
+        [series(UNTRACED, 100), series(MEMTRACK_DEFAULT, 101), series(AGAIN, again), series(PERF, 100.9)]
+    )
     assert all(row.get("of_perf") is None for row in rows)
+
+
+def test_one_round_that_was_disturbed_leaves_the_ratio() -> None:
+    assert visible([10, -80, 11], [100, 190, 100], [2, 180, 3])
+    assert not visible([10, 11, 12], [100, 100, 100], [20, 13, 15])
+    assert not visible([], [], [])
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name.partition(":")[0])
+def test_what_is_printed_fits_a_code_block(workload: Workload) -> None:
+    lost = [output(disk_bytes=12345 << 20, lost=12_345_678)] * 2
+    failed = Series(contenders.CONTENDERS[-1], absent="failed: " + "because of this " * 20)
+    names = [one for one in contenders.CONTENDERS[:-1] if one is not UNTRACED]
+    found = [
+        series(UNTRACED, 1234567, 2345678),
+        *(series(one, 1345678, 3456789, outputs=lost) for one in names),
+        failed,
+    ]
+    text = table.text(workload, figures.rows(found))
+    assert "memtrack --resolution 64KiB" in text
+    assert "rate" in text if workload.rate else "elapsed" in text
+    assert max(map(len, (text + table.LEGEND).splitlines())) <= table.WIDTH
 
 
 def test_who_failed_is_named_and_the_others_go_on() -> None:
     failed = Series(PERF, absent="not installed")
-    text = table.text(WORKLOADS[0], table.rows([series(UNTRACED, 100), failed, series(AGAIN, 100)]))
+    text = table.text(WORKLOADS[0], figures.rows([series(UNTRACED, 100), failed, series(AGAIN, 100)]))
     assert "perf record: not installed" in text
 
 
@@ -122,8 +177,8 @@ def test_no_ratio_to_an_rss_layer_that_adds_next_to_nothing(untraced: float, aga
 
 
 def test_the_first_repetition_counts_for_nothing() -> None:
-    figures = {"touch": [900.0, 10.0, 20.0, 30.0], "give back": [800.0, 3.0, 2.0, 1.0]}
-    assert rmap.by_page({"file": figures, "huge": None}) == {
+    taken = {"touch": [900.0, 10.0, 20.0, 30.0], "give back": [800.0, 3.0, 2.0, 1.0]}
+    assert rmap.by_page({"file": taken, "huge": None}) == {
         ("file", "touch"): 20,
         ("file", "give back"): 2,
         ("file", "both"): 22,
