@@ -14,6 +14,7 @@ from typing import Any
 from benchmarks import sample, watch
 from benchmarks.ratios import Spread, ratios
 from benchmarks.sample import RECORDS, Sample
+from benchmarks.table import ratio
 from memtrack.tracefile import Writer
 
 _READERS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -25,7 +26,7 @@ _READERS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 def measure(quick: bool) -> dict[str, Any]:
     """All readers in turn, several times; CPU time, elapsed time and memory of each."""
-    of = sample.make(sample.MIXED)
+    of = sample.mixed()
     laps = -(-(1_000_000 if quick else 10_000_000) // RECORDS)
     with tempfile.TemporaryDirectory(prefix="memtrack-bench-") as directory:
         path = Path(directory) / "recording"
@@ -70,14 +71,13 @@ def _run(command: list[str]) -> watch.Took:
 
 
 def text(results: dict[str, Any]) -> str:
-    lines = [f"reading a recording of {results['events']:,} events, {results['disk_bytes'] / (1 << 20):.1f} MiB", ""]
+    lines = [
+        f"reading a recording of {results['events']:,} events, {results['disk_bytes'] / (1 << 20):.1f} MiB",
+        "",
+        f"{'':24}{'elapsed':>10}{'of zstd':>20}{'CPU, of zstd':>20}{'memory':>12}",
+    ]
     for row in results["rows"]:
-        elapsed, cpu = (
-            f"{row[name]['median']:6.2f} ({row[name]['low']:.2f}..{row[name]['high']:.2f})"
-            for name in ("elapsed", "cpu")
-        )
-        lines.append(
-            f"{row['reader']:24} {row['seconds']:7.2f} s  elapsed, of zstd's {elapsed}  CPU, of zstd's {cpu}"
-            f"  {row['memory_bytes'] / (1 << 20):6.1f} MiB"
-        )
+        elapsed, cpu = (ratio(row[name]) for name in ("elapsed", "cpu"))
+        memory = f"{row['memory_bytes'] / (1 << 20):.1f} MiB"
+        lines.append(f"{row['reader']:24}{row['seconds']:>8.2f} s{elapsed:>20}{cpu:>20}{memory:>12}")
     return "\n".join(lines) + "\n"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Callable
 
 import pytest
 
-from benchmarks import contenders, figures, rmap, sample, table
+from benchmarks import consumer, contenders, figures, rmap, sample, table
 from benchmarks.contenders import AGAIN, EMPTY, MEMTRACK_DEFAULT, PERF, STARVED, UNTRACED, Output
 from benchmarks.programs import SOURCES
 from benchmarks.ratios import Spread, ratios, visible
 from benchmarks.rounds import Measurement, Series
 from benchmarks.workloads import WORKLOADS, Workload
+from memtrack.events import NATIVE, RECORD_BYTES, EventType, decode
 
 SIZES = {"anon_bytes": 3 << 12, "file_bytes": 1 << 12, "shmem_bytes": 0}
 
@@ -118,6 +121,28 @@ def test_what_is_printed_fits_a_code_block(workload: Workload) -> None:
     assert "memtrack --resolution 64KiB" in text
     assert "rate" in text if workload.rate else "elapsed" in text
     assert max(map(len, (text + table.LEGEND).splitlines())) <= table.WIDTH
+
+
+def test_what_was_made_is_in_the_file_or_lost_there() -> None:
+    row = {"part": "all", "per_cpu_second": {"median": 1e6, "low": 1e6, "high": 1e6}}
+    assert not consumer.wrong([row, row | {"accounts": [(10, 7, 3)]}])
+    (problem,) = consumer.wrong([row | {"accounts": [(10, 7, 3), (10, 8, 1)]}])
+    assert "10 made IS NOT 8 in the file + 1 LOST there" in problem
+    text = consumer.text([row, row | {"accounts": [(10, 7, 3)]}])
+    assert "10 made = 7 in the file + 3 LOST there" in text
+    assert max(map(len, text.splitlines())) <= table.WIDTH
+
+
+@pytest.mark.parametrize("of", [sample.faults, sample.mixed])
+def test_the_sample_is_the_same_each_time(of: Callable[[], sample.Sample]) -> None:
+    first = of().records
+    sample.faults.cache_clear()
+    sample.mixed.cache_clear()
+    assert of().records == first
+    assert len(first) == sample.RECORDS * RECORD_BYTES
+    events = list(decode(first, NATIVE))
+    assert all(earlier.time_ns <= later.time_ns for earlier, later in itertools.pairwise(events))
+    assert {event.type for event in events} >= {EventType.RSS}
 
 
 def test_who_failed_is_named_and_the_others_go_on() -> None:
