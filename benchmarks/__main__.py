@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import consumer, figures, machine, programs, reading, rounds, table, truth
+from benchmarks import consumer, figures, machine, programs, reading, reaped, rounds, table, truth
 from benchmarks.contenders import CONTENDERS
 from benchmarks.workloads import WORKLOADS
 
@@ -19,6 +19,7 @@ RESULTS = programs.BUILD / "results.json"
 
 # Beside the workloads: how each is measured, and shown, and what is wrong with it that no machine explains.
 _PARTS: dict[str, tuple[Callable[[bool], Any], Callable[[Any], str], Callable[[Any], list[str]]]] = {
+    "processes": (reaped.measure, reaped.text, reaped.wrong),
     "consumer": (consumer.measure, consumer.text, consumer.wrong),
     "reading": (reading.measure, reading.text, lambda _: []),
 }

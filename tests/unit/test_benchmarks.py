@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks import consumer, contenders, figures, rmap, sample, table
+from benchmarks import consumer, contenders, figures, reaped, rmap, sample, table
 from benchmarks.contenders import AGAIN, EMPTY, MEMTRACK_DEFAULT, PERF, STARVED, UNTRACED, Output
 from benchmarks.programs import SOURCES
 from benchmarks.ratios import Spread, ratios, visible
@@ -131,6 +131,14 @@ def test_what_was_made_is_in_the_file_or_lost_there() -> None:
     text = consumer.text([row, row | {"accounts": [(10, 7, 3)]}])
     assert "10 made = 7 in the file + 3 LOST there" in text
     assert max(map(len, text.splitlines())) <= table.WIDTH
+
+
+def test_what_processes_leave_is_told() -> None:
+    found = dict.fromkeys(("events", "lost", "left_out", "descriptors_left", "bpf_objects_left"), 0)
+    found |= {"bpf_objects": 20, "few_bytes": 1 << 20, "many_bytes": (1 << 20) + 9000 * 800, "result_bytes": 9 << 20}
+    assert not reaped.wrong(found)
+    assert "800 B for each process more" in reaped.text(found)
+    assert reaped.wrong(found | {"bpf_objects_left": 2}) == ["after 10,000 processes: 2 BPF objects are left"]
 
 
 @pytest.mark.parametrize("of", [sample.faults, sample.mixed])
