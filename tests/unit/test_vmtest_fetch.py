@@ -112,6 +112,10 @@ def test_release_series(release: str, series: str) -> None:
     assert not fetch.in_series(release, "7.33")
 
 
+def test_newer_series() -> None:
+    assert fetch.newer_series("7.9", ["7.10", "6.12", "7.9", "7.11", "7.10"]) == ["7.10", "7.11"]
+
+
 def test_series_difference() -> None:
     assert fetch.series_difference(["5.10", "6.12"], ["6.12", "6.12", "7.10", "7.9"]) == (["7.9", "7.10"], ["5.10"])
 

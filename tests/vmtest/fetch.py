@@ -70,14 +70,14 @@ class Archive:
         self.cache = cache
         self._state = cache / "apt" / f"{purpose}-{arch}"
 
-    def update(self, max_age_s: float = LISTS_LIFE_S) -> None:
-        """Fetch the package lists unless they are younger than `max_age_s`.
+    def update(self, max_age_s: float = LISTS_LIFE_S) -> bool:
+        """Fetch the package lists unless they are younger than `max_age_s`. Returns whether they are.
 
         A suite that cannot be had (retired, or no network) is reported and left out: what was cached is still usable.
         """
         stamp = self._state / "updated"
         if stamp.exists() and time.time() - stamp.stat().st_mtime < max_age_s:
-            return
+            return True
         for directory in ("lists/partial", "cache/archives/partial"):
             (self._state / directory).mkdir(parents=True, exist_ok=True)
         (self._state / "status").touch()
@@ -89,6 +89,7 @@ class Archive:
             print(f"vmtest: apt-get update: {result.stderr.strip()}", file=sys.stderr)
         if result.returncode == 0:
             stamp.touch()
+        return result.returncode == 0
 
     def releases(self, flavour: str) -> list[Release]:
         """Every release of this flavour, oldest first."""
@@ -300,6 +301,11 @@ def unpacked(folder: Path) -> Unpacked:
         raise MatrixError(f"{folder} holds {len(images)} kernel images (remove it, so that it is fetched again)")
     modules = [m for m in (*folder.glob("usr/lib/modules/*"), *folder.glob("lib/modules/*")) if (m / "kernel").is_dir()]
     return Unpacked(folder.name, images[0], modules[0] if modules else None)
+
+
+def newer_series(series: str, in_archive: Sequence[str]) -> list[str]:
+    """Series of the archive that are newer than this one, oldest first."""
+    return sorted({other for other in in_archive if natural(other) > natural(series)}, key=natural)
 
 
 def series_difference(in_matrix: Sequence[str], in_archive: Sequence[str]) -> tuple[list[str], list[str]]:
