@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -48,8 +49,8 @@ def main() -> int:
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     arguments.json.write_text(json.dumps(results, indent=1))
     print(f"took {time.monotonic() - started:.0f} s; figures are in {os.path.relpath(arguments.json)}")
-    for line in wrong:
-        print(f"WRONG: {line}")
+    for what in wrong:
+        print(*textwrap.wrap(f"WRONG: {what}", table.WIDTH, subsequent_indent="  "), sep="\n")
     return 1 if wrong else 0
 
 

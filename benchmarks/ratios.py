@@ -31,9 +31,9 @@ def added(figures: Sequence[float], bases: Sequence[float]) -> list[float]:
 
 
 def visible(costs: Sequence[float], bases: Sequence[float], noise: Sequence[float]) -> bool:
-    """Whether `costs` can be compared with: at the median they are more than what two equal runs of a round, whose mean
-    is the base, lie apart (`noise`), and more than a small part of the base."""
+    """Whether `costs` can be compared with: in three rounds of four they are more than what two equal runs of a round,
+    whose mean is the base, lie apart at the median (`noise`), and more than a small part of the base."""
     if not costs or not bases:
         return False
-    cost = statistics.median(costs)
+    cost = sorted(costs)[len(costs) // 4]
     return cost > statistics.median(noise or [0.0]) and cost > _LEAST * statistics.median(bases)

@@ -24,8 +24,8 @@ counts for nothing. "-" is what there is no figure of, or what would be noise.
   CPU time      of the target for one unit of its work, as a multiple of untraced
   added         what that is more than untraced, for one unit
   of perf's     the same as a part of what `perf record -e kmem:rss_stat` adds in the same round
-  of empty's    ... of what programs that do nothing add on memtrack's hooks. Both only where what is compared with is
-                more, at the median, than what the two untraced runs of a round lie apart, and than 1 % of untraced
+  of empty's    ... of what programs that do nothing add on memtrack's hooks. Both only where what is compared with is,
+                in three rounds of four, more than what two untraced runs lie apart at the median, and than 1 %
   elapsed       elapsed time of the target, as a multiple of untraced; or
   rate          units of its work in a second of elapsed time, as a multiple of untraced
 

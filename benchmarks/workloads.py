@@ -71,8 +71,8 @@ WORKLOADS = (
         "page-fault storm: one thread touches and gives back 32 MiB, again and again",
         "page",
         lambda _: [programs.program("faults"), "32", "12", "1", _LAST_CPU],
-        rounds=12,
-        quick_rounds=3,
+        rounds=15,
+        quick_rounds=2,
         pinned=True,
     ),
     Workload(

@@ -102,7 +102,8 @@ def test_no_ratio_to_what_is_noise(again: float) -> None:
 
 
 def test_one_round_that_was_disturbed_leaves_the_ratio() -> None:
-    assert visible([10, -80, 11], [100, 190, 100], [2, 180, 3])
+    assert visible([10, -80, 11, 12], [100, 190, 100, 100], [2, 180, 3, 4])
+    assert not visible([10, -80, 11, 3], [100, 190, 100, 100], [2, 180, 3, 4])
     assert not visible([10, 11, 12], [100, 100, 100], [20, 13, 15])
     assert not visible([], [], [])
 
