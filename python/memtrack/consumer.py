@@ -144,8 +144,10 @@ class Consumer:
             now = time.monotonic_ns()
             look = (stopping and self._end is None) or now - checked > CHECK_NS
             checked = now if look else checked
+            looked = look and self._gap is None and not self._walks
             used = self._account_losses(buffer, used, look=look)
-            if stopping and self._end is None and self._gap is None and not self._walks:
+            # Only after a look that has found nothing: what was lost while a gap waited for its place is counted too.
+            if looked and stopping and self._end is None and self._gap is None and not self._walks:
                 self._conclude()
             done = self._end is not None and self._ring.consumed_bytes >= self._end and not self._walks
             done = done and not self._marks
