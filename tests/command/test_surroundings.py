@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+import memtrack
 from tests.command.invocation import AS_NOBODY, CONFINE, fails, report, run
 
 pytestmark = pytest.mark.bpf
 
+OBJECT = Path(memtrack.__file__).with_name("rss.bpf.o")
 GRANT = "run as root, or grant CAP_BPF and CAP_PERFMON"
 
 
@@ -101,6 +104,24 @@ def test_root_of_a_user_namespace_only(place: Path) -> None:
     done = run("record", "-o", place / "r", "--", "true", within=within)
     fails(done, 125, "operation not permitted", "run in the initial user namespace")
     assert not list(place.iterdir())
+
+
+@pytest.fixture
+def object_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copy(OBJECT, tmp_path_factory.mktemp("object")))
+
+
+@pytest.mark.parametrize("part", [0, 1 / 3, 2 / 3, 1], ids=["first byte", "a third", "two thirds", "last byte"])
+def test_an_object_with_one_bit_flipped_is_not_loaded(part: float, place: Path, object_copy: Path) -> None:
+    image = bytearray(object_copy.read_bytes())
+    image[int(part * (len(image) - 1))] ^= 0x10
+    object_copy.write_bytes(image)
+    within = (*CONFINE, "--bind", f"{OBJECT}={object_copy}")
+    refused(place, within, "the BPF object is not the one this build made", "reinstall memtrack")
+
+
+def test_the_same_object_in_another_file_is(place: Path, object_copy: Path) -> None:
+    recorded(place, *CONFINE, "--bind", f"{OBJECT}={object_copy}")
 
 
 def test_no_btf(place: Path) -> None:
