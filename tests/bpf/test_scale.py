@@ -31,8 +31,8 @@ pytestmark = pytest.mark.bpf
 PROCESSES = 100_000
 # One after the other, which takes time, not memory: in an emulated guest a tenth of them takes as long.
 IN_TURN = 10_000 if "VMTEST_RESULTS" in os.environ else PROCESSES
-# What a process that was seen costs the recorder: docs/recorder.md has 0.8 KiB until there is a result. That is 720 bytes
-# of struct process in bpf/timeline.c, and 24 for each of two to four slots, six while the table grows.
+# What a process that was seen costs the recorder: docs/recorder.md has 0.8 KiB until there is a result. That is 720
+# bytes of struct process in bpf/timeline.c, and 24 for each of two to four slots, six while the table grows.
 SEEN_BYTES = 1 << 10
 # ... and 1.5 KiB for a row of the result: numbers, a name and two layers' figures, in Python objects. The C side's are
 # given back, but may have left holes in the heap.
