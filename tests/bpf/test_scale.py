@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import re
@@ -24,6 +23,7 @@ from memtrack.loader import MAX_PROCESSES
 from memtrack.recording import Recording
 from memtrack.report import to_json_text, to_text
 from tests.bpf import beside, environment, harness, points
+from tests.bpf.own_memory import own_bytes
 from tests.command.invocation import BpfObject, bpf_objects_of, gone, report, run, until
 
 pytestmark = pytest.mark.bpf
@@ -55,13 +55,6 @@ SCREEN_LINES = 24
 @pytest.fixture(scope="session")
 def workloads() -> Path:
     return harness.build()
-
-
-def own_bytes() -> int:
-    """Of this process alone: without the ring, which it maps."""
-    gc.collect()
-    (line,) = re.findall(r"^RssAnon:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return int(line) << 10
 
 
 @dataclass(frozen=True)
