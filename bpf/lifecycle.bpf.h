@@ -277,6 +277,19 @@ static __always_inline void adopt_space(struct task_struct *task, struct process
         join_late(process->mm, tgid);
 }
 
+/* There was no room for the address space of a process that belongs to the tree: there may be now. */
+static __noinline void adopt_left_out(struct process *process, __u32 tgid, __u64 mm)
+{
+    __u32 zero = 0;
+    struct tally *counts = bpf_map_lookup_elem(&tally_map, &zero);
+
+    if (!counts || !counts->spaces_full || process->place || process->mm != mm)
+        return;
+    join_late(mm, tgid);
+    if (!process->place)
+        TALLY(put_off, 1);
+}
+
 /* The record is reserved first, so that none of the process's own hooks comes before it. */
 static __always_inline void adopt(struct task_struct *task, __u32 tgid, __u64 mm)
 {
@@ -361,6 +374,8 @@ int adopt_task(struct bpf_iter__task *ctx)
             adopt(task, tgid, mm);
         break;
     case ADOPT_CHILDREN:
+        if (process)
+            adopt_left_out(process, tgid, mm);
         parent = process ? 0 : process_of(task->real_parent->tgid);
         if (parent && parent->state == PROCESS_MEMBER)
             adopt(task, tgid, mm);

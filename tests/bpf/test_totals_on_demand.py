@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from memtrack import Tracker
 from memtrack.figures import Figures, Peak
 from tests.bpf import environment
+from tests.bpf.walked import walked
 from tests.command.invocation import until
 
 pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("totals")]
@@ -79,18 +79,6 @@ def started(tracker: Tracker) -> Iterator[Workload]:
         except BaseException:
             process.kill()
             raise
-
-
-def walked(pids: Sequence[int]) -> Figures:
-    """By smaps_rollup. Shared memory is told in proportion, and so as it is for who has it alone."""
-    sums = dict.fromkeys(("Rss", "Anonymous", "Pss_Shmem", "Swap"), 0)
-    for pid in pids:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        for name in sums:
-            (kib,) = re.findall(rf"^{name}:\s+(\d+) kB$", text, re.MULTILINE)
-            sums[name] += int(kib) << 10
-    rss, anon, shmem, swap = sums.values()
-    return Figures(rss, anon, rss - anon - shmem, shmem, swap)
 
 
 def parts(peak: Peak) -> Figures:
