@@ -5,13 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from memtrack._native import lib
 
 from memtrack import Tracker, features, loader
-from tests.bpf import beside, harness, points, replay
+from memtrack.events import Lost
+from memtrack.loader import Probes
+from tests.bpf import beside, environment, harness, points, replay
+from tests.bpf.walked import walked
+from tests.command.invocation import until
 
 pytestmark = pytest.mark.bpf
 
@@ -70,6 +76,61 @@ def test_an_exec_that_nobody_saw_is_missed() -> None:
             assert process.returncode == 3
         assert probes.tally().execs_missed == 1
         assert probes._unseen() == 0
+
+
+# Grows when it is told to, and rests.
+GROWING = """
+import mmap, sys
+held = mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for line in sys.stdin:
+    for offset in range(0, len(held), mmap.PAGESIZE):
+        held[offset] = 1
+    print(flush=True)
+"""
+
+
+@pytest.mark.usefixtures("totals")
+def test_what_skipped_programs_have_not_seen_is_told_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 7.0 tracepoints call with preemption off, and nothing that interrupts a program there changes a counter:
+    the kernel skips none, unless with PREEMPT_RT. So they are taken away here, and that the kernel counts is pretended.
+    """
+    skipped, real = 0, Probes.skipped
+
+    def pretended(probes: Probes) -> int:
+        last = probes._skipped_at_last is not None  # what was pretended before is part of that
+        return real(probes) + (0 if last else skipped)
+
+    monkeypatch.setattr(Probes, "skipped", pretended)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with environment.no_khugepaged(), Tracker(rmap=True) as tracker:
+        probes = tracker._entered()
+        process = tracker.spawn([sys.executable, "-c", GROWING], **pipes)
+        assert process.stdin
+        assert process.stdout
+        until(lambda: Path(f"/proc/{process.pid}/syscall").read_text().startswith("0 "))
+        unseen = tracker.totals()[0]
+        for program in probes.plan.programs - {"adopt_task", "learn_cpu_offsets"}:
+            assert lib.probes__detach(probes._probes, program.encode()) == 0
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"\n"
+        assert tracker.totals()[0] == unseen
+        skipped = 2048
+        until(lambda: tracker.lost_events)
+        until(lambda: tracker.totals()[0] != unseen)
+        truth = walked([process.pid])
+        assert tracker.totals()[0] == truth
+    process.kill()
+    process.communicate()
+    with tracker.recording as recording:
+        assert recording.lost_events == skipped
+        assert recording.losses == {**dict.fromkeys(recording.losses or {}, 0), "skipped": skipped}
+        assert [event.lost_events for event in recording.events() if isinstance(event, Lost)] == [skipped]
+        (told,) = recording.processes
+        assert told.last == truth
+        assert (truth.anon_bytes or 0) - (unseen.anon_bytes or 0) >= 8 << 20
+        if recording.sources["rmap"]["tier"]:
+            assert told.rmap_last == replace(truth, swap_bytes=None)
 
 
 def hooks_on(hook: str, probes: loader.Probes) -> list[str]:
