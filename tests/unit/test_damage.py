@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -123,6 +124,33 @@ def test_cut_at_every_byte(size: int) -> None:
     elif size == STARTS[5]:
         expected.append("its seek table is missing: the file was cut")
     assert read.problems == expected
+
+
+# What a power cut may leave where the file system allocates late: the length, and zeros where data should be.
+@pytest.mark.parametrize("zeros", [1, 3, 4, 48, 1 << 14])
+def test_cut_at_every_byte_and_made_up_with_zeros(zeros: int) -> None:
+    for size in range(HEADER_END, len(SMALL)):
+        data = SMALL[:size] + bytes(zeros)
+        if data.startswith(SMALL):  # the seek table's last bytes but some are zeros
+            continue
+        read = Read(data)
+        assert read.frames == [frame for frame, end in zip(FRAMES, STARTS[2:5], strict=True) if end <= size]
+        assert read.gaps == 0
+        assert not read.complete
+        wanted = [event for event in events.decode(b"".join(read.frames)) if event.time_ns >= 1_003_000]
+        assert list(read.recording.events(1_003_000)) == wanted
+        if size >= STARTS[5]:  # nothing but the seek table is amiss
+            assert read.trailer == TRAILER
+            continue
+        where = max(start for start in STARTS if start <= size)
+        what = rf"frame {STARTS.index(where)} at offset {where} is |the metadata at offset {where} is |it ends inside"
+        assert re.match(what, read.problems[0]), size
+        # Of three bytes and less that are left over nobody can say what they are.
+        leftover = [problem for problem in read.problems[1:-1] if problem.startswith("it ends inside what starts at ")]
+        assert read.problems[1:] == [
+            *leftover[:1],
+            "the end is missing: no trailer was written, or the file was cut",
+        ]
 
 
 @pytest.mark.parametrize("place", range(len(SMALL)))
