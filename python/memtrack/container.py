@@ -141,6 +141,7 @@ _HEADER: Final[dict[str, _Check]] = {
     "command": _is_texts,
     "start_ns": _is_count,
     "clock_offset_ns": _is_offset,
+    "detail": lambda value: isinstance(value, dict),
     "sources": _is_sources,
 }
 _TRAILER: Final[dict[str, _Check]] = {

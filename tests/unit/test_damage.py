@@ -295,7 +295,9 @@ def test_headers_that_do_not_say_how_to_read(members: dict[str, Any]) -> None:
 STRANGE: list[Any] = [None, True, -1, 10**30, 1.5, "x", [], [1], [None], {}, {"rss": 1}, {"rss": {"hook": 1}}, [[[[]]]]]
 
 
-@pytest.mark.parametrize("name", ["command", "start_ns", "clock_offset_ns", "sources", "kernel", "recorder", "crc32"])
+@pytest.mark.parametrize(
+    "name", ["command", "start_ns", "clock_offset_ns", "detail", "sources", "kernel", "recorder", "crc32"]
+)
 def test_strange_members_of_a_header(name: str) -> None:
     for value in STRANGE:
         if name == "crc32":
