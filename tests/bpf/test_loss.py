@@ -123,9 +123,10 @@ def test_what_skipped_programs_have_not_seen_is_told_anew(monkeypatch: pytest.Mo
     process.kill()
     process.communicate()
     with tracker.recording as recording:
-        assert recording.lost_events == skipped
-        assert recording.losses == {**dict.fromkeys(recording.losses or {}, 0), "skipped": skipped}
-        assert [event.lost_events for event in recording.events() if isinstance(event, Lost)] == [skipped]
+        assert recording.lost_events >= skipped  # from 7.0 on it may have been more in truth
+        assert recording.losses == {**dict.fromkeys(recording.losses or {}, 0), "skipped": recording.lost_events}
+        in_file = [event.lost_events for event in recording.events() if isinstance(event, Lost)]
+        assert sum(in_file) == recording.lost_events
         (told,) = recording.processes
         assert told.last == truth
         assert (truth.anon_bytes or 0) - (unseen.anon_bytes or 0) >= 8 << 20

@@ -98,8 +98,7 @@ def test_more_address_spaces_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
                 os.kill(pid, signal.SIGKILL)
         counted = tally(tracker)
     with tracker.recording as recording:
-        assert recording.lost_events == counted.spaces_full
-        assert recording.losses == {**dict.fromkeys(recording.losses or {}, 0), "spaces": counted.spaces_full}
+        assert lost_for_want_of_room(recording) == {"spaces": counted.spaces_full}
         assert not recording.complete
         (problem,) = recording.problems
         assert problem.startswith(f"{counted.spaces_full} times there was no room for a process")
@@ -164,13 +163,20 @@ def shared_in_groups(workloads: Path, prefix: Sequence[str], groups: int) -> Non
         assert recording.lost_events == 0
 
 
+def lost_for_want_of_room(recording: Recording) -> dict[str, int]:
+    """What there was of it; from 7.0 on the kernel may skip programs besides."""
+    losses = recording.losses or {}
+    assert sum(losses.values()) == recording.lost_events
+    return {name: count for name, count in losses.items() if count and name != "skipped"}
+
+
 def told(recording: Recording, least: int) -> None:
     """Apart from other losses, and once for each time."""
     (problem,) = recording.problems
     sentence = "times memory was not seen for a while, because it was shared by more processes than are remembered"
     times, _, rest = problem.partition(" ")
     assert rest == sentence
-    assert least <= int(times) == recording.lost_events
-    assert recording.losses == {**dict.fromkeys(recording.losses or {}, 0), "sharers": int(times)}
+    assert least <= int(times)
+    assert lost_for_want_of_room(recording) == {"sharers": int(times)}
     assert recording.event_counts["LOST"] > 0
     assert not recording.complete
