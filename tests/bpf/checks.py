@@ -169,6 +169,49 @@ def one_exit(run: Run) -> Iterator[str]:
         yield "the process ended before its last point"
 
 
+def nothing_passed_on(run: Run) -> Iterator[str]:
+    """A spawned process has from its exec on what it reports itself, though whoever spawned it ended before.
+
+    Exec lets the other go on some instructions before it puts the new address space in place. If it ends within those,
+    what it had belongs to nobody but the spawned process for that moment, and is a peak of it. That needs an interrupt
+    at the right instant: it may happen to one of the ten, and to more than half of them only if it is our mistake.
+    """
+    held = [point for point in run.report.points if point.name == "held"]
+    passed_on = dict.fromkeys(run.exact, 0)
+    for point in held:
+        largest = _largest_since_exec(run, point.pid)
+        for layer, peak in run.peaks(run.process(point.pid)):
+            room = REPLACED_PAGES * run.page_bytes if layer == RMAP else 0
+            if not 0 <= largest[layer] - point.rss * run.page_bytes <= room:
+                yield f"{point.pid} holds {point.rss} pages, and {largest[layer]} bytes by {layer} since its exec"
+            passed_on[layer] += (peak.rss_bytes or 0) > largest[layer]
+    for layer, count in passed_on.items():
+        if 2 * count > len(held):
+            yield f"{count} of {len(held)} spawned processes have a peak from before their exec in the {layer} layer"
+
+
+def _largest_since_exec(run: Run, pid: int) -> dict[str, int]:
+    """The largest sum of what is resident in each layer."""
+    sums: dict[str, dict[int, int]] = {RSS: {}, RMAP: {}}
+    largest = {RSS: 0, RMAP: 0}
+    for event in run.events:
+        if event.pid != pid:
+            continue
+        if event.type is EventType.EXEC:
+            sums = {RSS: {}, RMAP: {}}
+            largest = {RSS: 0, RMAP: 0}
+        elif isinstance(event, Figure):
+            sums[RSS][event.member] = event.size_bytes
+            if event.type is EventType.SYNC:
+                sums[RMAP][event.member] = event.size_bytes
+        elif isinstance(event, Rmap):
+            sums[RMAP][event.member] = sums[RMAP].get(event.member, 0) + event.delta_pages * run.page_bytes
+        for layer, sizes in sums.items():
+            if len(sizes) == len(Member):  # an exec tells all four
+                largest[layer] = max(largest[layer], sum(sizes.values()) - sizes[Member.SWAP])
+    return largest
+
+
 def exec_recorded(run: Run) -> Iterator[str]:
     """The process that became another program keeps its pid, and has that program's name."""
     (held,) = run.report.named("held")

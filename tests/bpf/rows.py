@@ -130,7 +130,7 @@ PROCESSES = (
     ),
     _row("spawner", "vfork", peak_at=["held"], execs={"command ended": 0}, checks=[checks.tree_stays_small]),
     _row("spawner", "fork"),
-    _row("spawn_and_leave", peak_at=["held"]),
+    _row("spawn_and_leave", checks=[checks.nothing_passed_on]),
     _row("vfork_holder", peak_at=["child wrote the rest"]),
     _row("shared_mm", "first leaves"),
     _row("shared_mm", "second leaves"),
