@@ -53,6 +53,7 @@ struct held {
 
 struct layer {
     wide totals[MEMBERS];
+    uint64_t holders[MEMBERS]; /* processes of which this member is known */
     wide sum;
     struct top peak;
 };
@@ -138,10 +139,19 @@ static void forget(struct held *held)
     held->sum = 0;
 }
 
+static void forget_layer(struct layer *layer)
+{
+    memset(layer->totals, 0, sizeof(layer->totals));
+    memset(layer->holders, 0, sizeof(layer->holders));
+    layer->sum = 0;
+}
+
 static void put(struct layer *layer, struct held *held, int32_t member, int64_t size_bytes)
 {
     wide change = (wide)size_bytes - held->values[member];
 
+    if (!(held->known & 1u << member))
+        layer->holders[member]++;
     held->values[member] = size_bytes;
     held->known |= 1u << member;
     layer->totals[member] += change;
@@ -153,8 +163,11 @@ static void put(struct layer *layer, struct held *held, int32_t member, int64_t 
 
 static void take(struct layer *layer, struct held *held)
 {
-    for (int member = 0; member < MEMBERS; member++)
+    for (int member = 0; member < MEMBERS; member++) {
         layer->totals[member] -= held->values[member];
+        if (held->known & 1u << member)
+            layer->holders[member]--;
+    }
     layer->sum -= held->sum;
     forget(held);
 }
@@ -172,7 +185,10 @@ static void rise(struct layer *layer, struct held *held, uint64_t now_ns, uint64
     if (layer->sum > layer->peak.sum) {
         layer->peak.sum = layer->sum;
         memcpy(layer->peak.values, layer->totals, sizeof(layer->totals));
-        layer->peak.known = ALL_MEMBERS;
+        layer->peak.known = 0;
+        for (int member = 0; member < MEMBERS; member++)
+            if (layer->holders[member])
+                layer->peak.known |= 1u << member;
         layer->peak.at_ns = now_ns;
         layer->peak.processes = processes;
         layer->peak.observed = true;
@@ -452,9 +468,8 @@ static void lose(struct timeline *t, uint64_t lost_events)
         t->lost_events = UINT64_MAX;
     t->epoch++;
     t->known = 0;
-    memset(t->rss.totals, 0, sizeof(t->rss.totals));
-    memset(t->rmap.totals, 0, sizeof(t->rmap.totals));
-    t->rss.sum = t->rmap.sum = 0;
+    forget_layer(&t->rss);
+    forget_layer(&t->rmap);
 }
 
 /* --- streams --- */

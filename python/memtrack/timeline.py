@@ -114,10 +114,11 @@ class _Held:
 class _Layer:
     """One layer of the tree."""
 
-    __slots__ = ("certain", "peak", "peak_sum", "sum", "told", "totals")
+    __slots__ = ("certain", "holders", "peak", "peak_sum", "sum", "told", "totals")
 
     def __init__(self) -> None:
         self.totals = [0] * _MEMBERS
+        self.holders = [0] * _MEMBERS  # processes of which this member is known
         self.sum = 0
         self.peak_sum = -1
         self.peak: Top | None = None
@@ -126,11 +127,16 @@ class _Layer:
 
     def forget(self) -> None:
         self.totals = [0] * _MEMBERS
+        self.holders = [0] * _MEMBERS
         self.sum = 0
 
     def put(self, held: _Held, member: int, size_bytes: int) -> None:
         """Sets a figure."""
-        change = size_bytes - (held.values[member] or 0)
+        before = held.values[member]
+        if before is None:
+            before = 0
+            self.holders[member] += 1
+        change = size_bytes - before
         held.values[member] = size_bytes
         self.totals[member] += change
         if member != _SWAP:
@@ -140,7 +146,9 @@ class _Layer:
     def take(self, held: _Held) -> None:
         """Makes a process's figures unknown."""
         for member, size_bytes in enumerate(held.values):
-            self.totals[member] -= size_bytes or 0
+            if size_bytes is not None:
+                self.totals[member] -= size_bytes
+                self.holders[member] -= 1
         self.sum -= held.sum
         held.forget()
 
@@ -151,7 +159,8 @@ class _Layer:
             held.peak = (now_ns, held.values[:], None)
         if self.sum > self.peak_sum:
             self.peak_sum = self.sum
-            self.peak = (now_ns, self.totals[:], processes)
+            known = zip(self.totals, self.holders, strict=True)
+            self.peak = (now_ns, [total if holders else None for total, holders in known], processes)
 
     def top(self) -> Top | None:
         """The peak as it is shown: a sum of many figures may need more bits than each of them."""

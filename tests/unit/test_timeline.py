@@ -355,6 +355,11 @@ def test_a_pid_whose_new_fork_was_lost_is_a_new_process() -> None:
     assert second.last == Figures(2 * MIB, 2 * MIB, None, None, None)
 
 
+def test_what_the_tree_held_of_a_kind_that_nobody_knows_is_not_0() -> None:
+    stream = Stream().root(10, file=MIB).lost(1).rss(10, SHMEM, 100 * MIB)
+    assert figures(reduce(stream).peak) == Figures(100 * MIB, None, None, 100 * MIB, None)
+
+
 def test_rss_events_restore_their_figure_only() -> None:
     stream = Stream().root(10, anon=10 * MIB, file=3 * MIB).lost(0).rss(10, ANON, 11 * MIB)
     result = reduce(stream, rmap=True)
