@@ -74,7 +74,7 @@ def describe(facts: KernelFacts, attempt: Attempt, environment: Iterable[Finding
     no_btf = findings.get("BTF") if facts.problem else None
     upgrade = (no_btf.remedy if no_btf else None) or _OTHER_KERNEL
     layers = {
-        "rss": {"hook": plan.sources()["rss"]["hook"], **_layer(plan.rss, attempt, upgrade)},
+        "rss": {"tier": plan.rss.tier, "hook": plan.sources()["rss"]["hook"], **_layer(plan.rss, attempt, upgrade)},
         "lifecycle": {"hooks": list(plan.lifecycle.hooks), **_layer(plan.lifecycle, attempt, upgrade)},
         "rmap": {
             "tier": plan.rmap.tier,

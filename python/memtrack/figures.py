@@ -40,8 +40,9 @@ class Process:
     """One process of the tree, from fork to exit; a pid that is used again is another one.
 
     Times are CLOCK_MONOTONIC, None where not observed: a process that was adopted has no start. `seen_ns` is its
-    first event. `state` is "ended", "alive" (at the end of the recording), or "unknown": its end was lost.
-    `peak.processes` is None. The rmap figures are None where there is no rmap layer.
+    first event. `state` is "ended", "alive" (at the end of the recording), or "unknown": its end was lost, and it may
+    have held more than the peak that is known. `peak.processes` is None. The rmap figures are None where there is no
+    rmap layer.
     """
 
     pid: int

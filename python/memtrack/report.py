@@ -188,10 +188,8 @@ def _peak_text(peak: Peak, recording: Recording) -> str:
 
 def _lost(recording: Recording) -> str:
     if not recording.lost_events:
-        return "nothing"
+        return "nothing" if recording.trailer is not None else "not known"
     events = _count(recording.lost_events, "event", "events")
-    if gaps := recording.event_counts.get("LOST"):
-        events += f" in {_count(gaps, 'gap', 'gaps')}"
     ways = ", ".join(f"{count:,} {shown(way)}" for way, count in (recording.losses or {}).items() if count)
     return f"{events}{f' ({ways})' if ways else ''}; after a loss figures start anew from the kernel's counters"
 

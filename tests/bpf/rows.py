@@ -77,6 +77,10 @@ def _row(
 # What a thread, or the child of posix_spawn until it executes, has of a stack: glibc gives the latter 32 KiB.
 STACK_BYTES = 32 << 10
 
+# Code that a fork's child runs for the first time: what the kernel maps around a fault (fault_around_bytes). Which
+# functions share such a window is the linker's choice.
+CODE_BYTES = 64 << 10
+
 KINDS_OF_MEMORY = (
     _row("touch_anon", peak_at=["written", "freed", "written again", "populated"]),
     _row("heap_and_stack", peak_at=["heap written"]),
@@ -146,7 +150,7 @@ PROCESSES = (
         checks=[checks.exec_recorded],
     ),
     _row("exec_image", "arguments", execs={"started": 1 << 20}, checks=[checks.exec_recorded]),
-    _row("leader_exits", checks=[checks.one_exit]),
+    _row("leader_exits", rises={"child unmapped": CODE_BYTES}, checks=[checks.one_exit]),
     _row("fork_migrating", needs=["huge pages"], checks=[checks.forks_met_entries]),
     _row("fork_migrating", "zeros", needs=["huge pages"], checks=[checks.forks_met_entries]),
     _row("fork_storm", checks=[checks.holder_undisturbed]),
@@ -184,6 +188,13 @@ OTHERS_ACTING = (
     ),
 )
 
-ADOPTION = (_row("adoptee", checks=[checks.adopted_at_once], driver=drivers.adopted),)
+ADOPTION = (
+    _row(
+        "adoptee",
+        rises={"new child unmapped": CODE_BYTES},
+        checks=[checks.adopted_at_once],
+        driver=drivers.adopted,
+    ),
+)
 
 ROWS = (*KINDS_OF_MEMORY, *PROCESSES, *OTHERS_ACTING, *ADOPTION)

@@ -448,8 +448,7 @@ def test_pages_off_are_of_the_whole_matrix_and_within_the_bounds() -> None:
     for workload, *cells in rows:
         for kernel, cell in zip(matrix.load().kernels, cells, strict=True):
             where = f"{workload} on {kernel.name}: {cell}"
-            if workload in kernel.skips:
-                assert cell == "skipped", where
+            if workload in kernel.skips and cell == "skipped":
                 continue
             rmap = "-" if kernel.rmap == results.OFF else "0"
             found = re.fullmatch(rf"(\d+)(?: \(≤ (\d+)\))? / {rmap}", cell)

@@ -228,9 +228,9 @@ def test_what_was_not_observed_is_a_dash() -> None:
 
 def test_loss_is_told() -> None:
     assert labelled(opened(Stream().root(10).lost(1)), "lost") == [
-        "1 event in 1 gap; after a loss figures start anew from the kernel's counters"
+        "1 event; after a loss figures start anew from the kernel's counters"
     ]
-    assert labelled(opened(Stream().root(10).lost(1_234_567)), "lost")[0].startswith("1,234,567 events in 1 gap; ")
+    assert labelled(opened(Stream().root(10).lost(1_234_567)), "lost")[0].startswith("1,234,567 events; ")
     # An end that was lost is none that was seen.
     assert tree(opened(Stream().root(10, anon=MIB).lost(1)))[1].split()[-3:] == ["-", "10", "job"]
 
@@ -239,7 +239,7 @@ def test_how_events_were_lost_is_told() -> None:
     ways = {"ring": 1200, "headroom": 0, "skipped": 34}
     found = opened(Stream().root(10).lost(1234), trailer={"losses": ways})
     assert found.losses == found.report()["losses"] == ways
-    assert labelled(found, "lost")[0].startswith("1,234 events in 1 gap (1,200 ring, 34 skipped); ")
+    assert labelled(found, "lost")[0].startswith("1,234 events (1,200 ring, 34 skipped); ")
     assert opened(Stream(), trailer={"losses": {"ring": -1}}).losses is None
 
 
@@ -256,9 +256,11 @@ def test_damage_is_told() -> None:
     found = memtrack.open(io.BytesIO(data[:-1]))
     (problem,) = labelled(found, "incomplete")
     assert "was cut" in problem
+    assert labelled(found, "lost") == ["nothing"]  # the trailer is there
     noise = data[: data.index(b"\x28\xb5\x2f\xfd")] + b"\x28\xb5\x2f\xfd" * 50
     found = memtrack.open(io.BytesIO(noise))
     assert len(labelled(found, "incomplete")) == 5
+    assert labelled(found, "lost") == ["not known"]
     assert f"and {len(found.problems) - 5} problems more" in report.to_text(found)
     assert lines(found)[-1] == "no process was seen"
 
