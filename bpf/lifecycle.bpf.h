@@ -140,6 +140,7 @@ static __always_inline int execed(struct task_struct *task)
     __u64 mm = as_number(task->mm);
     struct space *space, *old;
     struct event *e;
+    bool unkept;
 
     if (!process || process->execs == task->self_exec_id)
         return 0;
@@ -166,8 +167,10 @@ static __always_inline int execed(struct task_struct *task)
     process->state = PROCESS_MEMBER;
     process->place = 0;
     process->mm = mm;
-    if (old &&
-        !space_leave(old->place, tgid)) /* before the new one counts: the two together are no sum that ever was */
+    unkept = process->unkept;
+    process->unkept = 0;
+    if (old && !space_leave(old->place, tgid,
+                            unkept)) /* before the new one counts: the two together are no sum that ever was */
         old = 0;
     space = space_bring(process, mm, tgid);
     if (space)
@@ -199,7 +202,7 @@ static __always_inline int exited(struct task_struct *task)
     struct process *process = process_of(tgid);
     struct space *space;
     struct event *e;
-    bool pending;
+    bool pending, unkept;
 
     if (!process || task->signal->live.counter)
         return 0;
@@ -207,6 +210,7 @@ static __always_inline int exited(struct task_struct *task)
     pid = process->pid;
     space = space_used_by(process);
     pending = process->state == PROCESS_PENDING;
+    unkept = process->unkept;
     if (bpf_map_delete_elem(&processes, &tgid) || pending)
         return 0;
     status = task->signal->flags & SIGNAL_GROUP_EXIT ? task->signal->group_exit_code : task->group_leader->exit_code;
@@ -215,7 +219,7 @@ static __always_inline int exited(struct task_struct *task)
         e->exit.wait_status = status;
         lifecycle_submit(e);
     }
-    if (space && !space_leave(space->place, tgid))
+    if (space && !space_leave(space->place, tgid, unkept))
         space = 0;
     TALLY(members, -1); /* after the sum of the tree has fallen: a peak has the number of processes then */
     if (space)
@@ -270,7 +274,7 @@ static __always_inline void adopt_space(struct task_struct *task, struct process
         return;
     space = space_of(mm);
     if (space)
-        space_leave(space->place, tgid);
+        space_leave(space->place, tgid, process->unkept);
     if (now && process->mm == mm)
         process->mm = now;
     if (now)

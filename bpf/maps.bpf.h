@@ -31,7 +31,7 @@ struct space {
     __s32 cached[4];  /* v5.5 to v6.1: what its threads keep to themselves, summed during a round */
     __u32 cache_round;
     __u32 shared;        /* has had further users */
-    __s64 forgotten;     /* users for which no slot was free */
+    __s64 unkept;        /* users for which no slot was free */
     __u32 place;         /* which of the spaces it is */
     __u64 words[4];      /* figures by member; see totals.bpf.h */
     __s64 resident;      /* file + anon + shmem, in pages */

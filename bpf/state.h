@@ -19,9 +19,11 @@ struct process {
     uint64_t execs;  /* its task's self_exec_id as of the last that we know of */
     uint64_t leader; /* its first task, which is there for as long as the process is */
     uint32_t pid;    /* as shown */
-    uint32_t state;  /* enum process_state */
-    uint32_t place;  /* which of the spaces it uses, and one: 0 is none */
-    uint32_t seen;   /* control.round of the last ADOPT_SEEN that came by it, or of when it was added */
+    uint8_t state;   /* enum process_state */
+    uint8_t unkept;  /* its address space has no room to remember that it is a user of it */
+    uint8_t zero[2];
+    uint32_t place; /* which of the spaces it uses, and one: 0 is none */
+    uint32_t seen;  /* control.round of the last ADOPT_SEEN that came by it, or of when it was added */
 };
 
 /* Decided by the recorder before load; constants for the verifier, which prunes what they rule out. */

@@ -189,6 +189,7 @@ __noinline __u32 space_join(__u64 mm, __u32 tgid)
     }
     place = space->place;
     process->place = place + 1;
+    process->unkept = 0;
     if (space->tgid == tgid)
         return 0;
     if (!space->shared)
@@ -197,7 +198,8 @@ __noinline __u32 space_join(__u64 mm, __u32 tgid)
     for (__u64 slot = 0; space->shared && slot < SHARERS_MAX; slot++)
         if (sharers_add(place, slot, tgid))
             return 0;
-    __sync_fetch_and_add(&space->forgotten, 1);
+    process->unkept = 1;
+    __sync_fetch_and_add(&space->unkept, 1);
     return 0;
 }
 
@@ -240,8 +242,10 @@ static __always_inline enum handing_on space_hand_to(struct space *space, __u32 
     space->tgid = tgid;
     space->pid = next->pid;
     totals_restart_peak(space);
-    if (!sharers_add(place, SLOT_OF_HOLDER + tgid, tgid))
+    if (!sharers_add(place, SLOT_OF_HOLDER + tgid, tgid)) {
+        TALLY(sharers_full, 1);
         return GONE;
+    }
     next = process_of(tgid);
     if (next && next->place == place + 1)
         return HANDED_ON;
@@ -251,8 +255,9 @@ static __always_inline enum handing_on space_hand_to(struct space *space, __u32 
 /*
  * A process has stopped using the address space at this place. If it was shown under that process and another one still
  * uses it, it moves to that one: then the caller reports its figures under the new name. Returns whether it has moved.
+ * One that is `unkept` is in no slot; nor is one that is just being handed the address space, which is counted already.
  */
-__noinline int space_leave(__u32 place, __u32 tgid)
+__noinline int space_leave(__u32 place, __u32 tgid, bool unkept)
 {
     struct space *space = space_at(place);
     enum handing_on outcome;
@@ -260,11 +265,14 @@ __noinline int space_leave(__u32 place, __u32 tgid)
 
     if (!space)
         return 0;
+    if (unkept) {
+        __sync_fetch_and_add(&space->unkept, -1);
+        return 0;
+    }
     if (space->shared ? !sharers_delete(place, SLOT_OF_HOLDER + tgid) : space->tgid != tgid) {
         for (__u64 slot = 0; slot < SHARERS_MAX; slot++)
             if (sharers_find(place, slot) == tgid && sharers_delete(place, slot))
                 return 0;
-        __sync_fetch_and_add(&space->forgotten, -1);
         return 0;
     }
     for (__u64 slot = 0; space->shared && slot < SHARERS_MAX; slot++) {
@@ -275,7 +283,7 @@ __noinline int space_leave(__u32 place, __u32 tgid)
         if (outcome != GONE)
             return outcome == HANDED_ON;
     }
-    if (space->forgotten > 0)
+    if (space->unkept > 0)
         TALLY(sharers_full, 1);
     space_close(space);
     return 0;
