@@ -3,8 +3,8 @@
 #ifndef MEMTRACK_EMIT_BPF_H
 #define MEMTRACK_EMIT_BPF_H
 
-static __always_inline void fill(struct event *event, __u8 type, __u32 pid, __u32 tid, __u64 time_ns)
-{
+static __always_inline void fill(struct event *event, __u8 type, __u32 pid, __u32 tid,
+                                 __u64 time_ns) {
     __builtin_memset(event, 0, sizeof(*event));
     event->type = type;
     event->time_ns = time_ns;
@@ -12,20 +12,19 @@ static __always_inline void fill(struct event *event, __u8 type, __u32 pid, __u3
     event->tid = tid;
 }
 
-static __always_inline void fill_figure(struct event *event, __u8 type, __u32 pid, __u32 tid, __u64 time_ns,
-                                        __u32 member, __s64 pages)
-{
+static __always_inline void fill_figure(struct event *event, __u8 type, __u32 pid, __u32 tid,
+                                        __u64 time_ns, __u32 member, __s64 pages) {
     fill(event, type, pid, tid, time_ns);
     event->rss.member = member;
     event->rss.size_bytes = counter_bytes(pages);
 }
 
 /*
- * After a loss the first that fits is a LOST: what stands behind it must not be added to figures that may have fallen
- * meanwhile. How many were lost the consumer says. Returns false where it does not fit, so that nothing else does.
+ * After a loss the first that fits is a LOST: what stands behind it must not be added to figures
+ * that may have fallen meanwhile. How many were lost the consumer says. Returns false where it does
+ * not fit, so that nothing else does.
  */
-static __noinline bool gap_told(void)
-{
+static __noinline bool gap_told(void) {
     __u32 zero = 0;
     struct tally *counts = bpf_map_lookup_elem(&tally_map, &zero);
     struct event *e;
@@ -46,8 +45,7 @@ static __noinline bool gap_told(void)
 }
 
 /* A record of RSS or RMAP, which leave the headroom free. */
-static __always_inline struct event *sample_reserve(__u64 *waiting)
-{
+static __always_inline struct event *sample_reserve(__u64 *waiting) {
     struct event *e = 0;
 
     *waiting = bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA);
@@ -58,9 +56,10 @@ static __always_inline struct event *sample_reserve(__u64 *waiting)
     return e;
 }
 
-/* A record that must not be lost for want of room: it may use the headroom that RSS and RMAP leave. */
-static __always_inline struct event *lifecycle_reserve(__u8 type, __u32 pid)
-{
+/*
+ * A record that must not be lost for want of room: it may use the headroom that RSS and RMAP leave.
+ */
+static __always_inline struct event *lifecycle_reserve(__u8 type, __u32 pid) {
     struct event *e = gap_told() ? bpf_ringbuf_reserve(&ring, sizeof(*e), 0) : 0;
 
     if (e)
@@ -70,11 +69,16 @@ static __always_inline struct event *lifecycle_reserve(__u8 type, __u32 pid)
     return e;
 }
 
-/* One figure as it is now, in pages, to which one thread may add what it keeps to itself; the totals get it too. */
-static __noinline __s64 sync_member(struct space *space, __u32 member, struct task_struct *own, __u64 now)
-{
-    __u64 mm = *(volatile __u64 *)&space->mm; /* out of the map it is a number, which functions of their own take */
-    __s64 pages = settings.totals ? totals_settle(space->place, member, now) : counter_pages(mm, member);
+/*
+ * One figure as it is now, in pages, to which one thread may add what it keeps to itself; the
+ * totals get it too.
+ */
+static __noinline __s64 sync_member(struct space *space, __u32 member, struct task_struct *own,
+                                    __u64 now) {
+    /* out of the map it is a number, which functions of their own take */
+    __u64 mm = *(volatile __u64 *)&space->mm;
+    __s64 pages =
+        settings.totals ? totals_settle(space->place, member, now) : counter_pages(mm, member);
 
     if (settings.coarse)
         space->told_pages[member & 3] = pages;
@@ -84,17 +88,18 @@ static __noinline __s64 sync_member(struct space *space, __u32 member, struct ta
 }
 
 /*
- * Absolute figures of an address space. Reserved before they are summed: whatever the sum misses has its own record
- * later in the ring, so the last record of a member is never behind.
+ * Absolute figures of an address space. Reserved before they are summed: whatever the sum misses
+ * has its own record later in the ring, so the last record of a member is never behind.
  */
-static __always_inline void emit_sync(struct space *space, struct task_struct *own)
-{
+static __always_inline void emit_sync(struct space *space, struct task_struct *own) {
     __u64 now = bpf_ktime_get_ns(), mm = *(volatile __u64 *)&space->mm;
     struct event *e;
 
     if (!settings.sums_known)
         return;
-    /* Where no events follow, a figure of now would stand for what the process holds until it ends. */
+    /*
+     * Where no events follow, a figure of now would stand for what the process holds until it ends.
+     */
     if (!settings.every_event && !settings.coarse) {
         for (__u32 member = 0; member < EVENT_MEMBERS; member++)
             sync_member(space, member, own, now);
@@ -118,19 +123,21 @@ static __always_inline void emit_sync(struct space *space, struct task_struct *o
 }
 
 /* Whether the records do not tell everything, so that what the kernel kept must be told as well. */
-static __always_inline bool totals_wanted(void)
-{
+static __always_inline bool totals_wanted(void) {
     __u32 zero = 0;
     struct tally *counts = bpf_map_lookup_elem(&tally_map, &zero);
 
-    return settings.totals && counts && (!settings.every_event || counts->lost_ring || counts->lost_lifecycle);
+    return settings.totals && counts &&
+           (!settings.every_event || counts->lost_ring || counts->lost_lifecycle);
 }
 
 #define TOTALS_RECORDS (2 * EVENT_MEMBERS)
 
-/* Two sizes, each a constant, as the verifier wants them: kept apart, or the compiler would choose between numbers. */
-static __always_inline struct event *totals_reserve(bool ends)
-{
+/*
+ * Two sizes, each a constant, as the verifier wants them: kept apart, or the compiler would choose
+ * between numbers.
+ */
+static __always_inline struct event *totals_reserve(bool ends) {
     struct event *e;
 
     if (!gap_told())
@@ -144,12 +151,11 @@ static __always_inline struct event *totals_reserve(bool ends)
 }
 
 /*
- * The peak of an address space so far, and what it holds as it was stored last: exact when its process ends. Where it
- * `ends`, with EXIT in the same sample: a LOST in between, of whoever else, would void the figures. Returns whether all of
- * it was told.
+ * The peak of an address space so far, and what it holds as it was stored last: exact when its
+ * process ends. Where it `ends`, with EXIT in the same sample: a LOST in between, of whoever else,
+ * would void the figures. Returns whether all of it was told.
  */
-static __noinline bool emit_totals(struct space *space, bool ends, __u32 wait_status)
-{
+static __noinline bool emit_totals(struct space *space, bool ends, __u32 wait_status) {
     __u32 pid = space->pid, tid = acting_tid();
     struct tree *all = tree();
     struct peak peak = {};
@@ -176,7 +182,8 @@ static __noinline bool emit_totals(struct space *space, bool ends, __u32 wait_st
     for (__u32 member = 0; member < EVENT_MEMBERS; member++) {
         fill_figure(&e[member], EVENT_TYPE_PEAK, pid, tid, now, member, peak.pages[member]);
         e[member].peak.at_ns = peak.at_ns;
-        fill_figure(&e[EVENT_MEMBERS + member], EVENT_TYPE_SYNC, pid, tid, now, member, pages[member]);
+        fill_figure(&e[EVENT_MEMBERS + member], EVENT_TYPE_SYNC, pid, tid, now, member,
+                    pages[member]);
     }
     if (ends) {
         fill(&e[TOTALS_RECORDS], EVENT_TYPE_EXIT, pid, tid, now);

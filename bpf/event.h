@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * The event record: one layout, three readers (the BPF programs, the host C code, cffi). Fixed widths, no implicit
- * padding, every byte written. Types 1 to 13 and their payloads are a contract with existing consumers and never
- * change; memtrack's own types start at 64.
+ * The event record: one layout, three readers (the BPF programs, the host C code, cffi). Fixed
+ * widths, no implicit padding, every byte written. Types 1 to 13 and their payloads are a contract
+ * with existing consumers and never change; memtrack's own types start at 64.
  */
 #ifndef MEMTRACK_EVENT_H
 #define MEMTRACK_EVENT_H

@@ -6,21 +6,23 @@
 /* include/linux/pid_namespace.h: namespaces nest no deeper. */
 #define MAX_PID_NS_LEVEL 32
 
-/* How deep the recorder's namespace is, once a process in it has been seen; its own files in /proc do not say. */
+/*
+ * How deep the recorder's namespace is, once a process in it has been seen; its own files in /proc
+ * do not say.
+ */
 __u32 pid_ns_level;
 
-static __always_inline __u32 number_at(struct pid *pid, __u32 level)
-{
+static __always_inline __u32 number_at(struct pid *pid, __u32 level) {
     struct upid upid = {};
 
-    bpf_probe_read_kernel(&upid, sizeof(upid),
-                          (void *)pid + bpf_core_field_offset(struct pid, numbers) + level * sizeof(upid));
+    bpf_probe_read_kernel(
+        &upid, sizeof(upid),
+        (void *)pid + bpf_core_field_offset(struct pid, numbers) + level * sizeof(upid));
     return BPF_CORE_READ(upid.ns, ns.inum) == settings.pid_ns_ino ? upid.nr : 0;
 }
 
 /* A struct pid as the recorder's namespace shows it. */
-static __noinline __u32 shown_number(__u64 address)
-{
+static __noinline __u32 shown_number(__u64 address) {
     struct pid *pid = (void *)address;
     __u32 deepest = BPF_CORE_READ(pid, level), level = pid_ns_level, number;
 
@@ -38,13 +40,12 @@ static __noinline __u32 shown_number(__u64 address)
     return 0;
 }
 
-static __always_inline __u32 shown_pid(struct task_struct *task)
-{
-    return settings.initial_pid_ns ? task->tgid : shown_number((__u64)task->signal->pids[PIDTYPE_TGID]);
+static __always_inline __u32 shown_pid(struct task_struct *task) {
+    return settings.initial_pid_ns ? task->tgid
+                                   : shown_number((__u64)task->signal->pids[PIDTYPE_TGID]);
 }
 
-static __always_inline __u32 acting_tid(void)
-{
+static __always_inline __u32 acting_tid(void) {
     struct task_struct *task;
 
     if (settings.initial_pid_ns)

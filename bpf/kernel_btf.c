@@ -14,8 +14,10 @@
 
 #include "kernel_btf.h"
 
-/* BTF from a file is input like any other: a damaged one may chain types in a circle. No type of a real kernel comes
- * near these depths. */
+/*
+ * BTF from a file is input like any other: a damaged one may chain types in a circle. No type of a
+ * real kernel comes near these depths.
+ */
 #define MODIFIERS_MAX 32
 #define NESTING_MAX 16
 
@@ -30,8 +32,7 @@ struct text {
     int err;
 };
 
-static struct text text__new(char *buffer, size_t size)
-{
+static struct text text__new(char *buffer, size_t size) {
     struct text text = {.at = buffer, .left = size, .err = size ? 0 : -ENOSPC};
 
     if (size)
@@ -39,8 +40,8 @@ static struct text text__new(char *buffer, size_t size)
     return text;
 }
 
-__attribute__((format(printf, 2, 3))) static void text__add(struct text *text, const char *format, ...)
-{
+__attribute__((format(printf, 2, 3))) static void text__add(struct text *text, const char *format,
+                                                            ...) {
     va_list args;
     int length;
 
@@ -57,15 +58,13 @@ __attribute__((format(printf, 2, 3))) static void text__add(struct text *text, c
     text->left -= (size_t)length;
 }
 
-static const char *name_of(const struct btf *btf, __u32 offset)
-{
+static const char *name_of(const struct btf *btf, __u32 offset) {
     const char *name = btf__str_by_offset(btf, offset);
 
     return name ? name : "";
 }
 
-static const struct btf_type *skip_qualifiers(const struct btf *btf, __u32 id)
-{
+static const struct btf_type *skip_qualifiers(const struct btf *btf, __u32 id) {
     const struct btf_type *type = btf__type_by_id(btf, id);
 
     for (int depth = 0; type && (btf_is_mod(type) || btf_is_type_tag(type)); depth++) {
@@ -76,8 +75,7 @@ static const struct btf_type *skip_qualifiers(const struct btf *btf, __u32 id)
     return type;
 }
 
-static const struct btf_type *skip_qualifiers_and_typedefs(const struct btf *btf, __u32 id)
-{
+static const struct btf_type *skip_qualifiers_and_typedefs(const struct btf *btf, __u32 id) {
     const struct btf_type *type = skip_qualifiers(btf, id);
 
     for (int depth = 0; type && btf_is_typedef(type); depth++) {
@@ -88,9 +86,11 @@ static const struct btf_type *skip_qualifiers_and_typedefs(const struct btf *btf
     return type;
 }
 
-/* Describes a type as a C programmer names it, without qualifiers; of an array only the element's tag is told. */
-static void describe(const struct btf *btf, __u32 id, struct text *text)
-{
+/*
+ * Describes a type as a C programmer names it, without qualifiers; of an array only the element's
+ * tag is told.
+ */
+static void describe(const struct btf *btf, __u32 id, struct text *text) {
     const struct btf_type *type = skip_qualifiers(btf, id);
     int pointers = 0;
 
@@ -118,9 +118,11 @@ static void describe(const struct btf *btf, __u32 id, struct text *text)
         text__add(text, "*");
 }
 
-struct kernel_btf *kernel_btf__open(const char *path, int *err)
-{
-    /* Whoever asks says what failed; libbpf's own lines would land in the middle of the traced command's output. */
+struct kernel_btf *kernel_btf__open(const char *path, int *err) {
+    /*
+     * Whoever asks says what failed; libbpf's own lines would land in the middle of the traced
+     * command's output.
+     */
     libbpf_print_fn_t print = libbpf_set_print(NULL);
     struct kernel_btf *kernel = calloc(1, sizeof(*kernel));
 
@@ -128,7 +130,9 @@ struct kernel_btf *kernel_btf__open(const char *path, int *err)
         *err = -ENOMEM;
     } else {
         kernel->btf = path ? btf__parse(path, NULL) : btf__load_vmlinux_btf();
-        /* libbpf has errors of its own from 4000 on; all that it has for BTF say that this is none. */
+        /*
+         * libbpf has errors of its own from 4000 on; all that it has for BTF say that this is none.
+         */
         *err = kernel->btf ? 0 : errno >= 4000 ? -EINVAL : -errno;
         if (!kernel->btf) {
             free(kernel);
@@ -139,17 +143,15 @@ struct kernel_btf *kernel_btf__open(const char *path, int *err)
     return kernel;
 }
 
-void kernel_btf__close(struct kernel_btf *kernel)
-{
+void kernel_btf__close(struct kernel_btf *kernel) {
     if (!kernel)
         return;
     btf__free(kernel->btf);
     free(kernel);
 }
 
-int kernel_btf__functions(const struct kernel_btf *kernel, const char *prefix, const char *part, char *names,
-                          size_t size)
-{
+int kernel_btf__functions(const struct kernel_btf *kernel, const char *prefix, const char *part,
+                          char *names, size_t size) {
     const struct btf *btf = kernel->btf;
     struct text text = text__new(names, size);
     size_t prefix_length = strlen(prefix);
@@ -163,7 +165,10 @@ int kernel_btf__functions(const struct kernel_btf *kernel, const char *prefix, c
         if (!type || !btf_is_func(type))
             continue;
         name = name_of(btf, type->name_off);
-        /* Static functions of one name in several files are as many entries; the first is the one that attaches. */
+        /*
+         * Static functions of one name in several files are as many entries; the first is the one
+         * that attaches.
+         */
         if (strncmp(name, prefix, prefix_length) || !strstr(name + prefix_length, part) ||
             btf__find_by_name_kind(btf, name, BTF_KIND_FUNC) != (__s32)id)
             continue;
@@ -172,15 +177,14 @@ int kernel_btf__functions(const struct kernel_btf *kernel, const char *prefix, c
     return text.err ? text.err : count;
 }
 
-static const struct btf_type *func_proto(const struct btf *btf, const struct btf_type *func)
-{
+static const struct btf_type *func_proto(const struct btf *btf, const struct btf_type *func) {
     const struct btf_type *proto = btf__type_by_id(btf, func->type);
 
     return proto && btf_is_func_proto(proto) ? proto : NULL;
 }
 
-static int describe_params(const struct btf *btf, const struct btf_type *proto, char *buffer, size_t size)
-{
+static int describe_params(const struct btf *btf, const struct btf_type *proto, char *buffer,
+                           size_t size) {
     const struct btf_param *param = btf_params(proto);
     struct text text = text__new(buffer, size);
 
@@ -189,8 +193,7 @@ static int describe_params(const struct btf *btf, const struct btf_type *proto, 
     return text.err ? text.err : btf_vlen(proto);
 }
 
-int kernel_btf__func(const struct kernel_btf *kernel, const char *name, char *params, size_t size)
-{
+int kernel_btf__func(const struct kernel_btf *kernel, const char *name, char *params, size_t size) {
     const struct btf *btf = kernel->btf;
     int id = btf__find_by_name_kind(btf, name, BTF_KIND_FUNC);
     const struct btf_type *proto;
@@ -201,8 +204,8 @@ int kernel_btf__func(const struct kernel_btf *kernel, const char *name, char *pa
     return proto ? describe_params(btf, proto, params, size) : -EINVAL;
 }
 
-int kernel_btf__tracepoint(const struct kernel_btf *kernel, const char *name, char *params, size_t size)
-{
+int kernel_btf__tracepoint(const struct kernel_btf *kernel, const char *name, char *params,
+                           size_t size) {
     const struct btf *btf = kernel->btf;
     struct text text = text__new(params, size);
     const struct btf_type *type;
@@ -210,8 +213,12 @@ int kernel_btf__tracepoint(const struct kernel_btf *kernel, const char *name, ch
     char typedef_name[128];
     int id;
 
-    /* DECLARE_TRACE makes `typedef void (*btf_trace_NAME)(void *__data, ARGS)`; it is what tp_btf attaches by. */
-    if (snprintf(typedef_name, sizeof(typedef_name), "btf_trace_%s", name) >= (int)sizeof(typedef_name))
+    /*
+     * DECLARE_TRACE makes `typedef void (*btf_trace_NAME)(void *__data, ARGS)`; it is what tp_btf
+     * attaches by.
+     */
+    if (snprintf(typedef_name, sizeof(typedef_name), "btf_trace_%s", name) >=
+        (int)sizeof(typedef_name))
         return -ENAMETOOLONG;
     id = btf__find_by_name_kind(btf, typedef_name, BTF_KIND_TYPEDEF);
     if (id < 0)
@@ -230,9 +237,8 @@ int kernel_btf__tracepoint(const struct kernel_btf *kernel, const char *name, ch
     return text.err ? text.err : btf_vlen(type) - 1;
 }
 
-static int describe_member(const struct btf *btf, const struct btf_type *type, const char *name, struct text *text,
-                           int depth)
-{
+static int describe_member(const struct btf *btf, const struct btf_type *type, const char *name,
+                           struct text *text, int depth) {
     const struct btf_member *member = btf_members(type);
 
     if (depth == NESTING_MAX)
@@ -246,7 +252,9 @@ static int describe_member(const struct btf *btf, const struct btf_type *type, c
         }
         if (!*member_name) {
             const struct btf_type *inner = skip_qualifiers_and_typedefs(btf, member[i].type);
-            int err = inner && btf_is_composite(inner) ? describe_member(btf, inner, name, text, depth + 1) : -ENOENT;
+            int err = inner && btf_is_composite(inner)
+                          ? describe_member(btf, inner, name, text, depth + 1)
+                          : -ENOENT;
 
             if (err != -ENOENT)
                 return err;
@@ -255,9 +263,8 @@ static int describe_member(const struct btf *btf, const struct btf_type *type, c
     return -ENOENT;
 }
 
-int kernel_btf__member(const struct kernel_btf *kernel, const char *type, const char *member, char *type_name,
-                       size_t size)
-{
+int kernel_btf__member(const struct kernel_btf *kernel, const char *type, const char *member,
+                       char *type_name, size_t size) {
     struct text text = text__new(type_name, size);
     int id = btf__find_by_name_kind(kernel->btf, type, BTF_KIND_STRUCT);
 
@@ -269,17 +276,18 @@ int kernel_btf__member(const struct kernel_btf *kernel, const char *type, const 
     return describe_member(kernel->btf, btf__type_by_id(kernel->btf, id), member, &text, 0);
 }
 
-static int try_attach(enum bpf_attach_type attach_type, int btf_id)
-{
+static int try_attach(enum bpf_attach_type attach_type, int btf_id) {
     /* r0 = 0; exit. */
     static const struct bpf_insn insns[] = {
         {.code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = BPF_REG_0},
         {.code = BPF_JMP | BPF_EXIT},
     };
-    LIBBPF_OPTS(bpf_prog_load_opts, opts, .expected_attach_type = attach_type, .attach_btf_id = (__u32)btf_id);
+    LIBBPF_OPTS(bpf_prog_load_opts, opts, .expected_attach_type = attach_type,
+                .attach_btf_id = (__u32)btf_id);
     int prog, link, err = 0;
 
-    prog = bpf_prog_load(BPF_PROG_TYPE_TRACING, "memtrack_try", "GPL", insns, sizeof(insns) / sizeof(*insns), &opts);
+    prog = bpf_prog_load(BPF_PROG_TYPE_TRACING, "memtrack_try", "GPL", insns,
+                         sizeof(insns) / sizeof(*insns), &opts);
     if (prog < 0)
         return prog;
     link = bpf_raw_tracepoint_open(NULL, prog);
@@ -291,15 +299,13 @@ static int try_attach(enum bpf_attach_type attach_type, int btf_id)
     return err;
 }
 
-int kernel_btf__try_fentry(const struct kernel_btf *kernel, const char *func)
-{
+int kernel_btf__try_fentry(const struct kernel_btf *kernel, const char *func) {
     int id = btf__find_by_name_kind(kernel->btf, func, BTF_KIND_FUNC);
 
     return id < 0 ? id : try_attach(BPF_TRACE_FENTRY, id);
 }
 
-int kernel_btf__try_tp_btf(const struct kernel_btf *kernel, const char *tracepoint)
-{
+int kernel_btf__try_tp_btf(const struct kernel_btf *kernel, const char *tracepoint) {
     char name[128];
     int id;
 

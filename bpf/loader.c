@@ -17,7 +17,10 @@
 
 #include "loader.h"
 
-/* Enough for the verifier's whole account of one program at libbpf's default level; what is beyond is cut. */
+/*
+ * Enough for the verifier's whole account of one program at libbpf's default level; what is beyond
+ * is cut.
+ */
 #define LOG_BYTES (1 << 20)
 
 /* More than the object has programs. */
@@ -36,11 +39,13 @@ struct probes {
     char log[LOG_BYTES];
 };
 
-/* libbpf has one print callback for the whole process; each call that can print names its own log first. */
+/*
+ * libbpf has one print callback for the whole process; each call that can print names its own log
+ * first.
+ */
 static __thread struct probes *printing;
 
-static int print(enum libbpf_print_level level, const char *format, va_list args)
-{
+static int print(enum libbpf_print_level level, const char *format, va_list args) {
     size_t room;
     int n;
 
@@ -53,14 +58,12 @@ static int print(enum libbpf_print_level level, const char *format, va_list args
     return n;
 }
 
-static void listen_for(struct probes *probes)
-{
+static void listen_for(struct probes *probes) {
     printing = probes;
     libbpf_set_print(print);
 }
 
-int probes__open(struct probes **out, const void *object, size_t size)
-{
+int probes__open(struct probes **out, const void *object, size_t size) {
     LIBBPF_OPTS(bpf_object_open_opts, options, .object_name = "memtrack");
     struct probes *probes = calloc(1, sizeof(*probes));
     struct bpf_program *program;
@@ -76,13 +79,12 @@ int probes__open(struct probes **out, const void *object, size_t size)
         err = -errno;
         return err ? err : -EINVAL;
     }
-    bpf_object__for_each_program(program, probes->object)
+    bpf_object__for_each_program (program, probes->object)
         bpf_program__set_autoload(program, false);
     return 0;
 }
 
-void probes__close(struct probes **handle)
-{
+void probes__close(struct probes **handle) {
     struct probes *probes = *handle;
 
     *handle = NULL;
@@ -96,43 +98,37 @@ void probes__close(struct probes **handle)
     free(probes);
 }
 
-static struct bpf_program *find(struct probes *probes, const char *name)
-{
+static struct bpf_program *find(struct probes *probes, const char *name) {
     return bpf_object__find_program_by_name(probes->object, name);
 }
 
-int probes__autoload(struct probes *probes, const char *name)
-{
+int probes__autoload(struct probes *probes, const char *name) {
     struct bpf_program *program = find(probes, name);
 
     listen_for(probes);
     return program ? bpf_program__set_autoload(program, true) : -ENOENT;
 }
 
-int probes__resize(struct probes *probes, const char *name, uint32_t max_entries)
-{
+int probes__resize(struct probes *probes, const char *name, uint32_t max_entries) {
     struct bpf_map *map = bpf_object__find_map_by_name(probes->object, name);
 
     listen_for(probes);
     return map ? bpf_map__set_max_entries(map, max_entries) : -ENOENT;
 }
 
-int probes__settings(struct probes *probes, const struct settings *settings)
-{
+int probes__settings(struct probes *probes, const struct settings *settings) {
     struct bpf_map *map = bpf_object__find_map_by_name(probes->object, ".rodata.settings");
 
     listen_for(probes);
     return map ? bpf_map__set_initial_value(map, settings, sizeof(*settings)) : -ENOENT;
 }
 
-int probes__load(struct probes *probes)
-{
+int probes__load(struct probes *probes) {
     listen_for(probes);
     return bpf_object__load(probes->object);
 }
 
-int probes__attach(struct probes *probes, const char *name)
-{
+int probes__attach(struct probes *probes, const char *name) {
     struct bpf_program *program = find(probes, name);
     struct bpf_link *link;
 
@@ -148,8 +144,7 @@ int probes__attach(struct probes *probes, const char *name)
     return 0;
 }
 
-static ssize_t find_attachment(struct probes *probes, const char *name)
-{
+static ssize_t find_attachment(struct probes *probes, const char *name) {
     struct bpf_program *program = find(probes, name);
 
     for (size_t i = 0; i < probes->attached; i++)
@@ -158,8 +153,7 @@ static ssize_t find_attachment(struct probes *probes, const char *name)
     return -ENOENT;
 }
 
-int probes__detach(struct probes *probes, const char *name)
-{
+int probes__detach(struct probes *probes, const char *name) {
     ssize_t i = find_attachment(probes, name);
     int err;
 
@@ -171,8 +165,7 @@ int probes__detach(struct probes *probes, const char *name)
     return err;
 }
 
-int probes__run(struct probes *probes, const char *name)
-{
+int probes__run(struct probes *probes, const char *name) {
     LIBBPF_OPTS(bpf_test_run_opts, options);
     struct bpf_program *program = find(probes, name);
     int err;
@@ -183,8 +176,7 @@ int probes__run(struct probes *probes, const char *name)
     return err ? err : (int)options.retval;
 }
 
-int probes__iterate(struct probes *probes, const char *name)
-{
+int probes__iterate(struct probes *probes, const char *name) {
     ssize_t i = find_attachment(probes, name), n;
     char sink[256];
     int fd;
@@ -204,29 +196,25 @@ int probes__iterate(struct probes *probes, const char *name)
     return (int)n;
 }
 
-int probes__map_fd(struct probes *probes, const char *name)
-{
+int probes__map_fd(struct probes *probes, const char *name) {
     struct bpf_map *map = bpf_object__find_map_by_name(probes->object, name);
 
     return map ? bpf_map__fd(map) : -ENOENT;
 }
 
-int probes__control(struct probes *probes, const struct control *control)
-{
+int probes__control(struct probes *probes, const struct control *control) {
     uint32_t zero = 0;
 
     return bpf_map_update_elem(probes__map_fd(probes, "control_map"), &zero, control, 0);
 }
 
-int probes__tally(struct probes *probes, struct tally *tally)
-{
+int probes__tally(struct probes *probes, struct tally *tally) {
     uint32_t zero = 0;
 
     return bpf_map_lookup_elem(probes__map_fd(probes, "tally_map"), &zero, tally);
 }
 
-int probes__figures(struct probes *probes, struct figures *figures)
-{
+int probes__figures(struct probes *probes, struct figures *figures) {
     struct {
         uint64_t lock;
         struct figures figures;
@@ -240,9 +228,11 @@ int probes__figures(struct probes *probes, struct figures *figures)
     return err;
 }
 
-/* Whether another program does the same, so that nothing is lost when one is skipped; it counts what both miss. */
-static bool has_twin(const struct probes *probes, const struct bpf_program *program)
-{
+/*
+ * Whether another program does the same, so that nothing is lost when one is skipped; it counts
+ * what both miss.
+ */
+static bool has_twin(const struct probes *probes, const struct bpf_program *program) {
     const char *name = bpf_program__name(program), *again = strstr(name, "_again");
     char twin[128];
 
@@ -251,21 +241,19 @@ static bool has_twin(const struct probes *probes, const struct bpf_program *prog
 }
 
 /* See preempt.bpf.h. */
-static bool stands_in_for(const struct bpf_program *standin, const struct bpf_program *program)
-{
+static bool stands_in_for(const struct bpf_program *standin, const struct bpf_program *program) {
     const char *name = bpf_program__name(program), *longer = bpf_program__name(standin);
     size_t length = strlen(name);
 
-    return !strncmp(longer, name, length) && !strncmp(longer + length, "_standin", strlen("_standin"));
+    return !strncmp(longer, name, length) &&
+           !strncmp(longer + length, "_standin", strlen("_standin"));
 }
 
-static bool is_standin(const struct bpf_program *program)
-{
+static bool is_standin(const struct bpf_program *program) {
     return strstr(bpf_program__name(program), "_standin");
 }
 
-static int misses(const struct bpf_program *program, uint64_t *count)
-{
+static int misses(const struct bpf_program *program, uint64_t *count) {
     struct bpf_prog_info info = {0};
     uint32_t size = sizeof(info);
 
@@ -275,14 +263,17 @@ static int misses(const struct bpf_program *program, uint64_t *count)
     return 0;
 }
 
-/* How many events at most: as many as the one missed that missed the fewest, since what it has seen is dealt with. */
-static int misses_at_most(const struct probes *probes, const struct bpf_program *program, uint64_t *count)
-{
+/*
+ * How many events at most: as many as the one missed that missed the fewest, since what it has seen
+ * is dealt with.
+ */
+static int misses_at_most(const struct probes *probes, const struct bpf_program *program,
+                          uint64_t *count) {
     struct bpf_program *standin;
     uint64_t missed;
     int err = misses(program, count);
 
-    bpf_object__for_each_program(standin, probes->object) {
+    bpf_object__for_each_program (standin, probes->object) {
         if (err)
             return err;
         if (bpf_program__fd(standin) < 0 || !stands_in_for(standin, program))
@@ -294,14 +285,13 @@ static int misses_at_most(const struct probes *probes, const struct bpf_program 
     return err;
 }
 
-int probes__skipped(struct probes *probes, struct skips *skips)
-{
+int probes__skipped(struct probes *probes, struct skips *skips) {
     struct bpf_program *program;
     uint64_t missed;
     int err;
 
     *skips = (struct skips){0};
-    bpf_object__for_each_program(program, probes->object) {
+    bpf_object__for_each_program (program, probes->object) {
         const char *name = bpf_program__name(program);
 
         if (bpf_program__fd(program) < 0 || has_twin(probes, program) || is_standin(program))
@@ -320,15 +310,13 @@ int probes__skipped(struct probes *probes, struct skips *skips)
 }
 
 /* Behind a key that has been deleted the kernel starts anew. */
-static bool is_gone(int map, const uint32_t *key)
-{
+static bool is_gone(int map, const uint32_t *key) {
     struct process process;
 
     return key && bpf_map_lookup_elem(map, key, &process);
 }
 
-int probes__unseen(struct probes *probes, uint32_t round, uint64_t *count)
-{
+int probes__unseen(struct probes *probes, uint32_t round, uint64_t *count) {
     int map = probes__map_fd(probes, "processes");
     uint32_t key, last, *previous = NULL;
     struct process process;
@@ -348,7 +336,6 @@ int probes__unseen(struct probes *probes, uint32_t round, uint64_t *count)
     return errno == ENOENT ? 0 : -errno;
 }
 
-const char *probes__log(const struct probes *probes)
-{
+const char *probes__log(const struct probes *probes) {
     return probes->log;
 }

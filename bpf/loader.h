@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * What Python may do with the BPF object. Functions return 0 or a count, or a negative errno. Not safe for use by two
- * threads at once, apart from probes__control, probes__tally and probes__figures.
+ * What Python may do with the BPF object. Functions return 0 or a count, or a negative errno. Not
+ * safe for use by two threads at once, apart from probes__control, probes__tally and
+ * probes__figures.
  */
 #ifndef MEMTRACK_LOADER_H
 #define MEMTRACK_LOADER_H
 
 struct probes;
 
-/* How often the kernel skipped programs; of two hooks the most that can have been missed, since others stood in. */
+/*
+ * How often the kernel skipped programs; of two hooks the most that can have been missed, since
+ * others stood in.
+ */
 struct skips {
     uint64_t others;
     uint64_t execs_at_most;

@@ -12,7 +12,8 @@ struct {
 
 enum process_state {
     PROCESS_MEMBER = 0,
-    PROCESS_PENDING = 1, /* spawned by the recorder, has not run its own program yet: nothing of it counts */
+    /* Spawned by the recorder, has not run its own program yet: nothing of it counts. */
+    PROCESS_PENDING = 1,
 };
 
 struct {
@@ -42,13 +43,15 @@ struct space {
 };
 
 /*
- * Address spaces by mm. The counters of every process on the machine move through our hooks, so the way from an mm to its
- * space, or to there being none, is the first thing that a record costs: a bucket is one cache line of keys, found
- * without a call, and the spaces lie in an array in the order of the keys. A space is claimed by an insertion, which
- * succeeds for one of those who race for it.
+ * Address spaces by mm. The counters of every process on the machine move through our hooks, so the
+ * way from an mm to its space, or to there being none, is the first thing that a record costs: a
+ * bucket is one cache line of keys, found without a call, and the spaces lie in an array in the
+ * order of the keys. A space is claimed by an insertion, which succeeds for one of those who race
+ * for it.
  *
- * A key goes when the kernel tears the address space down, for then the address is free for another one, of whomever.
- * The space stays until its process says EXEC or EXIT, which may be later, and is found by its place.
+ * A key goes when the kernel tears the address space down, for then the address is free for another
+ * one, of whomever. The space stays until its process says EXEC or EXIT, which may be later, and is
+ * found by its place.
  */
 #define BUCKET_KEYS 7
 #define BUCKET_PROBES 4
@@ -60,7 +63,8 @@ struct bucket {
 
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(max_entries, 1); /* the loader sets the real sizes, a power of two here and BUCKET_KEYS as many below */
+    /* the loader sets the real sizes, a power of two here and BUCKET_KEYS as many below */
+    __uint(max_entries, 1);
     __type(key, __u32);
     __type(value, struct bucket);
 } buckets SEC(".maps");
@@ -80,11 +84,12 @@ struct {
 } claims SEC(".maps");
 
 /*
- * Further processes that use an address space (vfork, CLONE_VM without CLONE_THREAD): whoever is left when the process
- * that it is shown under leaves. A slot is taken by an insertion and freed by a deletion, each of which succeeds for
- * one of those who race for it: tracing programs have no locks on v5.10. More than SHARERS_MAX at once are not
- * remembered, and when none but those are left that is counted: the next report takes it up again. Beyond those is the slot of the process that it is shown under: whoever frees it hands the
- * address space on.
+ * Further processes that use an address space (vfork, CLONE_VM without CLONE_THREAD): whoever is
+ * left when the process that it is shown under leaves. A slot is taken by an insertion and freed by
+ * a deletion, each of which succeeds for one of those who race for it: tracing programs have no
+ * locks on v5.10. More than SHARERS_MAX at once are not remembered, and when none but those are
+ * left that is counted: the next report takes it up again. Beyond those is the slot of the process
+ * that it is shown under: whoever frees it hands the address space on.
  */
 #define SHARERS_MAX 32
 #define SLOT_OF_HOLDER (1ULL << 32) /* and the tgid */
@@ -128,8 +133,7 @@ struct {
     __type(value, struct tree);
 } tree_map SEC(".maps");
 
-static __always_inline struct control *control(void)
-{
+static __always_inline struct control *control(void) {
     __u32 zero = 0;
 
     return bpf_map_lookup_elem(&control_map, &zero);
@@ -145,33 +149,34 @@ static __always_inline struct control *control(void)
     } while (0)
 
 /*
- * RSS and RMAP records leave ring_headroom_bytes free: losing one of those costs resolution until the next, losing a
- * FORK or an EXIT would cost the shape of the tree.
+ * RSS and RMAP records leave ring_headroom_bytes free: losing one of those costs resolution until
+ * the next, losing a FORK or an EXIT would cost the shape of the tree.
  */
-static __always_inline bool ring_has_room(__u64 waiting)
-{
+static __always_inline bool ring_has_room(__u64 waiting) {
     return waiting + settings.ring_headroom_bytes < settings.ring_bytes;
 }
 
 /*
- * Waking the consumer costs more than writing a record, so only the record that crosses the mark wakes it. The window
- * is two records wide because other CPUs write meanwhile; one wake-up too many is harmless, and one missed is made
- * good by the consumer's own time-out.
+ * Waking the consumer costs more than writing a record, so only the record that crosses the mark
+ * wakes it. The window is two records wide because other CPUs write meanwhile; one wake-up too many
+ * is harmless, and one missed is made good by the consumer's own time-out.
  */
-static __always_inline __u64 ring_submit_flags(__u64 waiting)
-{
+static __always_inline __u64 ring_submit_flags(__u64 waiting) {
     return waiting >= settings.ring_wakeup_bytes &&
                    waiting < settings.ring_wakeup_bytes + 2 * (sizeof(struct event) + 8)
                ? BPF_RB_FORCE_WAKEUP
                : BPF_RB_NO_WAKEUP;
 }
 
-/* Records that must not be lost are rare: those that come when the consumer should be up already may wake it again. */
-static __always_inline void lifecycle_submit(void *sample)
-{
+/*
+ * Records that must not be lost are rare: those that come when the consumer should be up already
+ * may wake it again.
+ */
+static __always_inline void lifecycle_submit(void *sample) {
     __u64 waiting = bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA);
 
-    bpf_ringbuf_submit(sample, waiting >= settings.ring_wakeup_bytes ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
+    bpf_ringbuf_submit(
+        sample, waiting >= settings.ring_wakeup_bytes ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
 }
 
 #endif

@@ -8,8 +8,7 @@ __u64 anchor;
 __u64 anchor_address; /* 0 until it is first asked for */
 
 /* A pointer read back from memory by a helper has lost its type. */
-static __always_inline __u64 pointer_read_back(const void *pointer)
-{
+static __always_inline __u64 pointer_read_back(const void *pointer) {
     const void *volatile slot = pointer;
     __u64 number = 0;
 
@@ -17,8 +16,7 @@ static __always_inline __u64 pointer_read_back(const void *pointer)
     return number;
 }
 
-static __always_inline __u64 as_number(const void *pointer)
-{
+static __always_inline __u64 as_number(const void *pointer) {
     __u64 distance = (__u64)pointer - (__u64)&anchor;
 
     barrier_var(distance); /* subtracted first, or it would be arithmetic on a pointer after all */

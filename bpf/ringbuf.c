@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * The layout is the kernel's: one page with the consumer's position, one with the producer's, then the data, mapped
- * twice in a row so that a record never wraps. A record starts with 8 bytes: its length and two flags, and an offset
- * that is the kernel's own business.
+ * The layout is the kernel's: one page with the consumer's position, one with the producer's, then
+ * the data, mapped twice in a row so that a record never wraps. A record starts with 8 bytes: its
+ * length and two flags, and an offset that is the kernel's own business.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -27,8 +27,7 @@ struct ringbuf {
     int epoll_fd, wake_fd;
 };
 
-void ringbuf__close(struct ringbuf **handle)
-{
+void ringbuf__close(struct ringbuf **handle) {
     struct ringbuf *ring = *handle;
 
     *handle = NULL;
@@ -45,8 +44,7 @@ void ringbuf__close(struct ringbuf **handle)
     free(ring);
 }
 
-static int ringbuf_map(struct ringbuf *ring, int map_fd)
-{
+static int ringbuf_map(struct ringbuf *ring, int map_fd) {
     void *area = mmap(NULL, ring->page, PROT_READ | PROT_WRITE, MAP_SHARED, map_fd, 0);
 
     if (area == MAP_FAILED)
@@ -60,22 +58,24 @@ static int ringbuf_map(struct ringbuf *ring, int map_fd)
     return 0;
 }
 
-static int ringbuf_watch(struct ringbuf *ring, int map_fd)
-{
-    /* Edge-triggered: data alone must not end a wait, or the consumer would never sleep while there is any. */
+static int ringbuf_watch(struct ringbuf *ring, int map_fd) {
+    /*
+     * Edge-triggered: data alone must not end a wait, or the consumer would never sleep while there
+     * is any.
+     */
     struct epoll_event data = {.events = EPOLLIN | EPOLLET};
     struct epoll_event wake = {.events = EPOLLIN, .data.u32 = 1};
 
     ring->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     ring->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (ring->epoll_fd < 0 || ring->wake_fd < 0 || epoll_ctl(ring->epoll_fd, EPOLL_CTL_ADD, map_fd, &data) ||
+    if (ring->epoll_fd < 0 || ring->wake_fd < 0 ||
+        epoll_ctl(ring->epoll_fd, EPOLL_CTL_ADD, map_fd, &data) ||
         epoll_ctl(ring->epoll_fd, EPOLL_CTL_ADD, ring->wake_fd, &wake))
         return -errno;
     return 0;
 }
 
-int ringbuf__open(struct ringbuf **out, int map_fd, size_t size)
-{
+int ringbuf__open(struct ringbuf **out, int map_fd, size_t size) {
     struct ringbuf *ring = calloc(1, sizeof(*ring));
     int err;
 
@@ -96,8 +96,7 @@ int ringbuf__open(struct ringbuf **out, int map_fd, size_t size)
     return 0;
 }
 
-static size_t copy_out(struct ringbuf *ring, uint8_t *buffer, size_t size)
-{
+static size_t copy_out(struct ringbuf *ring, uint8_t *buffer, size_t size) {
     uint64_t position = __atomic_load_n(ring->consumer, __ATOMIC_RELAXED);
     uint64_t end = __atomic_load_n(ring->producer, __ATOMIC_ACQUIRE);
     size_t copied = 0;
@@ -121,8 +120,8 @@ static size_t copy_out(struct ringbuf *ring, uint8_t *buffer, size_t size)
     return copied;
 }
 
-ssize_t ringbuf__drain(struct ringbuf *ring, void *buffer, size_t size, size_t enough, int timeout_ms)
-{
+ssize_t ringbuf__drain(struct ringbuf *ring, void *buffer, size_t size, size_t enough,
+                       int timeout_ms) {
     struct epoll_event events[2];
     uint64_t count;
     int n = 0;
@@ -137,8 +136,7 @@ ssize_t ringbuf__drain(struct ringbuf *ring, void *buffer, size_t size, size_t e
     return (ssize_t)copy_out(ring, buffer, size);
 }
 
-void ringbuf__wake(struct ringbuf *ring)
-{
+void ringbuf__wake(struct ringbuf *ring) {
     uint64_t one = 1;
 
     /* Can only fail when the counter is at its limit, and then the waiter is awake. */
@@ -146,17 +144,14 @@ void ringbuf__wake(struct ringbuf *ring)
         return;
 }
 
-uint64_t ringbuf__produced(const struct ringbuf *ring)
-{
+uint64_t ringbuf__produced(const struct ringbuf *ring) {
     return __atomic_load_n(ring->producer, __ATOMIC_ACQUIRE);
 }
 
-uint64_t ringbuf__consumed(const struct ringbuf *ring)
-{
+uint64_t ringbuf__consumed(const struct ringbuf *ring) {
     return __atomic_load_n(ring->consumer, __ATOMIC_RELAXED);
 }
 
-uint64_t ringbuf__waiting(const struct ringbuf *ring)
-{
+uint64_t ringbuf__waiting(const struct ringbuf *ring) {
     return ringbuf__produced(ring) - ringbuf__consumed(ring);
 }

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * The rmap sum of each address space, kept in the kernel too: it moves whether or not there was room for a record, so
- * that after a loss it says how to go on. The counters do not: the kernel moves them before or after the reverse map, a
- * batch of pages at a time, and a sum that began in between would be off for good.
+ * The rmap sum of each address space, kept in the kernel too: it moves whether or not there was
+ * room for a record, so that after a loss it says how to go on. The counters do not: the kernel
+ * moves them before or after the reverse map, a batch of pages at a time, and a sum that began in
+ * between would be off for good.
  */
 #ifndef MEMTRACK_RMAP_SUMS_BPF_H
 #define MEMTRACK_RMAP_SUMS_BPF_H
 
 struct rmap_sums {
-    __u64 mm;           /* the address space that they have a base of; any other: they have none yet */
+    /* the address space that they have a base of; any other: they have none yet */
+    __u64 mm;
     __u64 begun;        /* changes that have been begun, */
     __u64 done;         /* ... and that have been added and put into the ring */
     __s64 pages[4];     /* by member; not swap */
@@ -24,8 +26,7 @@ struct {
     __type(value, struct rmap_sums);
 } rmap_sums SEC(".maps");
 
-static __always_inline struct rmap_sums *rmap_sums_of(struct space *space)
-{
+static __always_inline struct rmap_sums *rmap_sums_of(struct space *space) {
     __u32 place = space->place;
 
     return bpf_map_lookup_elem(&rmap_sums, &place);
@@ -34,21 +35,20 @@ static __always_inline struct rmap_sums *rmap_sums_of(struct space *space)
 #define READ_NOW(value) (*(volatile __typeof__(value) *)&(value))
 
 /*
- * A change is added and then reserved in the ring; what a SYNC says must be the sum of exactly those that are reserved
- * before it. So nothing may be in between: whatever was begun when the sums were read had been done before the SYNC was
- * reserved. Otherwise the SYNC is taken back and tried again.
+ * A change is added and then reserved in the ring; what a SYNC says must be the sum of exactly
+ * those that are reserved before it. So nothing may be in between: whatever was begun when the sums
+ * were read had been done before the SYNC was reserved. Otherwise the SYNC is taken back and tried
+ * again.
  */
 #define RMAP_SYNC_ATTEMPTS 8
 
-static __always_inline bool undisturbed(struct rmap_sums *sums, __u64 done)
-{
+static __always_inline bool undisturbed(struct rmap_sums *sums, __u64 done) {
     return READ_NOW(sums->begun) == done;
 }
 
 /* The sum of one member begins anew at the counter. */
 static __always_inline __s64 rmap_base(struct space *space, struct rmap_sums *sums, __u32 member,
-                                       struct task_struct *own, __u64 now)
-{
+                                       struct task_struct *own, __u64 now) {
     __s64 pages = sync_member(space, member, own, now);
 
     pages = pages < 0 ? 0 : pages;
@@ -59,14 +59,14 @@ static __always_inline __s64 rmap_base(struct space *space, struct rmap_sums *su
 }
 
 /*
- * A base from the counters. At fork and exec nobody runs in the address space, and it is exact: what others do to it
- * then (reclaim) takes a page off the counters and the reverse map under one lock, so that a SYNC has to fall between
- * the two within a microsecond. `running`: it is adopted in the middle of its life. Then a base is taken only when the
- * counters stood still while it was made, which leaves the kernel's batches as above: each thread that unmaps or maps at
- * that very moment can leave the base off by what it holds in its hands, at most the pages of one page table.
+ * A base from the counters. At fork and exec nobody runs in the address space, and it is exact:
+ * what others do to it then (reclaim) takes a page off the counters and the reverse map under one
+ * lock, so that a SYNC has to fall between the two within a microsecond. `running`: it is adopted
+ * in the middle of its life. Then a base is taken only when the counters stood still while it was
+ * made, which leaves the kernel's batches as above: each thread that unmaps or maps at that very
+ * moment can leave the base off by what it holds in its hands, at most the pages of one page table.
  */
-static __noinline void rmap_restart(struct space *space, struct task_struct *own, bool running)
-{
+static __noinline void rmap_restart(struct space *space, struct task_struct *own, bool running) {
     struct rmap_sums *sums = rmap_sums_of(space);
     __u64 mm = READ_NOW(space->mm), now, done;
     __u32 tid = acting_tid();
@@ -113,12 +113,13 @@ static __noinline void rmap_restart(struct space *space, struct task_struct *own
 
 #define RMAP_MEMBERS 3 /* without swap */
 
-/* How often to look for an instant at which nobody is in between; as long as a change takes, about. */
+/*
+ * How often to look for an instant at which nobody is in between; as long as a change takes, about.
+ */
 #define RESUME_SPINS 64
 
 /* The figures, and what is missing to the sums. False if somebody came in between. */
-static __noinline bool resume_once(struct space *space, struct rmap_sums *sums)
-{
+static __noinline bool resume_once(struct space *space, struct rmap_sums *sums) {
     __u32 pid = space->pid, tid = acting_tid(), next = EVENT_MEMBERS;
     __u64 mm = READ_NOW(space->mm), done, now = bpf_ktime_get_ns();
     struct event *e;
@@ -155,12 +156,12 @@ static __noinline bool resume_once(struct space *space, struct rmap_sums *sums)
 }
 
 /*
- * Absolute figures of an address space that has a base: the counters for the rss layer, and what takes the rmap layer,
- * which restarts with every SYNC, from them to its own sums. If it never holds still, because many CPUs change pages of
- * it, that is a loss as if there were no room, and the recorder asks again.
+ * Absolute figures of an address space that has a base: the counters for the rss layer, and what
+ * takes the rmap layer, which restarts with every SYNC, from them to its own sums. If it never
+ * holds still, because many CPUs change pages of it, that is a loss as if there were no room, and
+ * the recorder asks again.
  */
-static __noinline void rmap_resume(struct space *space)
-{
+static __noinline void rmap_resume(struct space *space) {
     struct rmap_sums *sums = rmap_sums_of(space);
 
     if (!sums)
@@ -171,18 +172,21 @@ static __noinline void rmap_resume(struct space *space)
     TALLY(lost_lifecycle, EVENT_MEMBERS + RMAP_MEMBERS);
 }
 
-/* The figures that an address space begins with, as the fork copied them or the exec placed them. */
-static __always_inline void report_start(struct space *space, struct task_struct *own)
-{
+/*
+ * The figures that an address space begins with, as the fork copied them or the exec placed them.
+ */
+static __always_inline void report_start(struct space *space, struct task_struct *own) {
     if (settings.rmap)
         rmap_restart(space, own, false);
     else
         emit_sync(space, own);
 }
 
-/* The figures of one that runs. `recount`: changes went by unseen, so that the counters know better than the sums. */
-static __always_inline void report_again(struct space *space, bool recount)
-{
+/*
+ * The figures of one that runs. `recount`: changes went by unseen, so that the counters know better
+ * than the sums.
+ */
+static __always_inline void report_again(struct space *space, bool recount) {
     struct rmap_sums *sums = rmap_sums_of(space);
 
     if (!settings.rmap)
@@ -194,8 +198,7 @@ static __always_inline void report_again(struct space *space, bool recount)
 }
 
 /* Whatever was in this place before is not the address space's. */
-static __always_inline void rmap_forget(struct space *space)
-{
+static __always_inline void rmap_forget(struct space *space) {
     struct rmap_sums *sums = rmap_sums_of(space);
 
     if (sums)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * The kernel side of memtrack: all programs and maps of the object, one concern per header. The loader decides before
- * load which programs run; see python/memtrack/hooks.py.
+ * The kernel side of memtrack: all programs and maps of the object, one concern per header. The
+ * loader decides before load which programs run; see python/memtrack/hooks.py.
  */
 #include "vmlinux.h"
 

@@ -3,9 +3,8 @@
 #ifndef MEMTRACK_RSS_BPF_H
 #define MEMTRACK_RSS_BPF_H
 
-static __always_inline void rss_submit(struct event *e, __u64 waiting, __u32 pid, __u32 member, __u64 now,
-                                       __u64 size_bytes)
-{
+static __always_inline void rss_submit(struct event *e, __u64 waiting, __u32 pid, __u32 member,
+                                       __u64 now, __u64 size_bytes) {
     fill(e, EVENT_TYPE_RSS, pid, acting_tid(), now);
     e->rss.member = member;
     e->rss.size_bytes = size_bytes;
@@ -13,14 +12,13 @@ static __always_inline void rss_submit(struct event *e, __u64 waiting, __u32 pid
 }
 
 /*
- * v6.2 and later: the tracepoint says that a counter moved, and the sum is ours. Reserved before it is summed, so that
- * the order of the records is an order in which none misses a change that an earlier one had. For the totals, who finds
- * the figure moved by others three times need not go on: the last of those began to sum after our first look, and so
- * has our change in its sum.
+ * v6.2 and later: the tracepoint says that a counter moved, and the sum is ours. Reserved before it
+ * is summed, so that the order of the records is an order in which none misses a change that an
+ * earlier one had. For the totals, who finds the figure moved by others three times need not go on:
+ * the last of those began to sum after our first look, and so has our change in its sum.
  */
 SEC("tp_btf/rss_stat")
-int BPF_PROG(rss_stat_percpu, struct mm_struct *mm, int member)
-{
+int BPF_PROG(rss_stat_percpu, struct mm_struct *mm, int member) {
     __s64 pages = 0, change = 0, before = 0;
     __u64 address, waiting = 0, now, word;
     struct event *e = 0;
@@ -34,7 +32,10 @@ int BPF_PROG(rss_stat_percpu, struct mm_struct *mm, int member)
         return 0;
     if (settings.every_event)
         e = sample_reserve(&waiting);
-    /* A reading of the clock is a good part of what a change costs: without records it is left to when a sum falls. */
+    /*
+     * A reading of the clock is a good part of what a change costs: without records it is left to
+     * when a sum falls.
+     */
     now = settings.every_event || settings.coarse ? bpf_ktime_get_ns() : 0;
     for (int attempt = 0; attempt < TOTALS_ATTEMPTS; attempt++) {
         word = figure_word(space, member);
@@ -49,7 +50,8 @@ int BPF_PROG(rss_stat_percpu, struct mm_struct *mm, int member)
     }
     if (settings.totals) {
         totals_carry(space, member, change, before, now);
-        if (*(volatile __u64 *)&space->mm != address) /* closed meanwhile: nobody else would take this off again */
+        /* closed meanwhile: nobody else would take this off again */
+        if (*(volatile __u64 *)&space->mm != address)
             totals_settle(space->place, member, now);
     }
     if (settings.coarse && worth_telling(space, member, pages, now))
@@ -60,8 +62,7 @@ int BPF_PROG(rss_stat_percpu, struct mm_struct *mm, int member)
 }
 
 /* v7.0 and later: what exec_charges let go comes in one. */
-static __always_inline int arguments_charged(struct task_struct *task)
-{
+static __always_inline int arguments_charged(struct task_struct *task) {
     __u64 mm = as_number(task->mm), waiting = 0, now;
     struct space *space = space_of(mm);
     struct event *e = 0;
@@ -83,8 +84,7 @@ static __always_inline int arguments_charged(struct task_struct *task)
 }
 
 SEC("tp_btf/sched_prepare_exec")
-int BPF_PROG(sched_prepare_exec, struct task_struct *task)
-{
+int BPF_PROG(sched_prepare_exec, struct task_struct *task) {
     return arguments_charged(task);
 }
 
@@ -93,8 +93,7 @@ STANDIN(sched_prepare_exec, 2, arguments_charged)
 
 /* v5.5 to v6.1: the tracepoint brings the counter's value, in pages. */
 SEC("tp_btf/rss_stat")
-int BPF_PROG(rss_stat_count, struct mm_struct *mm, int member, long count)
-{
+int BPF_PROG(rss_stat_count, struct mm_struct *mm, int member, long count) {
     __u64 address = as_number(mm);
     struct space *space = space_of(address);
     struct event *e;
@@ -109,8 +108,9 @@ int BPF_PROG(rss_stat_count, struct mm_struct *mm, int member, long count)
 }
 
 /*
- * Where the per-CPU parts cannot be reached: the classic tracepoint has the exact sum but no address space, and this
- * one the other way round. On one event they run one after the other on the same CPU.
+ * Where the per-CPU parts cannot be reached: the classic tracepoint has the exact sum but no
+ * address space, and this one the other way round. On one event they run one after the other on the
+ * same CPU.
  */
 struct {
     __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -120,8 +120,7 @@ struct {
 } noted_pid SEC(".maps");
 
 SEC("tp_btf/rss_stat")
-int BPF_PROG(rss_stat_mm, struct mm_struct *mm)
-{
+int BPF_PROG(rss_stat_mm, struct mm_struct *mm) {
     __u64 address = as_number(mm);
     struct space *space = space_of(address);
     __u32 zero = 0, *noted = bpf_map_lookup_elem(&noted_pid, &zero);
@@ -132,8 +131,7 @@ int BPF_PROG(rss_stat_mm, struct mm_struct *mm)
 }
 
 SEC("tp/kmem/rss_stat")
-int rss_stat_size(struct trace_event_raw_rss_stat *ctx)
-{
+int rss_stat_size(struct trace_event_raw_rss_stat *ctx) {
     __u32 zero = 0, *noted = bpf_map_lookup_elem(&noted_pid, &zero), pid;
     long size = BPF_CORE_READ(ctx, size);
     int member = BPF_CORE_READ(ctx, member);

@@ -23,12 +23,12 @@ struct process {
     uint8_t unkept;  /* its address space has no room to remember that it is a user of it */
     uint8_t zero[2];
     uint32_t place; /* which of the spaces it uses, and one: 0 is none */
-    uint32_t seen;  /* control.round of the last ADOPT_SEEN that came by it, or of when it was added */
+    uint32_t seen;  /* control.round of the last ADOPT_SEEN that came by, or of its start */
 };
 
-/* Decided by the recorder before load; constants for the verifier, which prunes what they rule out. */
+/* Decided by the recorder before load; constants for the verifier, which prunes by them. */
 struct settings {
-    uint64_t pid_ns_ino; /* the recorder's pid namespace, as stat(2) of /proc/self/ns/pid names it */
+    uint64_t pid_ns_ino; /* the recorder's pid namespace: stat(2) of /proc/self/ns/pid */
     uint64_t ring_bytes;
     uint64_t ring_wakeup_bytes;   /* wake the consumer when this much waits */
     uint64_t ring_headroom_bytes; /* kept free of RSS and RMAP for what says who is who */
@@ -37,13 +37,13 @@ struct settings {
     uint32_t buckets;            /* of the table of address spaces, a power of two */
     uint8_t counters_are_percpu; /* v6.2 and later */
     uint8_t initial_pid_ns;
-    uint8_t file_rmap_nests; /* v6.6, v6.7: page_add_file_rmap is hooked with its successor, and marks the task */
+    uint8_t file_rmap_nests; /* v6.6, v6.7: page_add_file_rmap is hooked too, and marks the task */
     uint8_t totals;          /* keep figures and peaks in the kernel too */
     uint8_t every_event;     /* a record per change; otherwise as the resolution says */
     uint8_t sums_known;      /* counters can be summed, in whichever shape they are */
-    uint8_t coarse;          /* a record when a counter moved by resolution_pages, or after resolution_ns */
+    uint8_t coarse;          /* a record after resolution_pages or resolution_ns */
     uint8_t rmap;            /* the rmap layer is on */
-    uint8_t exec_prepared;   /* sched_prepare_exec is hooked, and has what exec charges for arguments */
+    uint8_t exec_prepared;   /* sched_prepare_exec tells what exec charges for arguments */
     uint8_t zero[3];
     uint64_t resolution_pages; /* 0: no such bound */
     uint64_t resolution_ns;    /* 0: no such bound */
@@ -51,11 +51,13 @@ struct settings {
 
 /* Written by the recorder. */
 struct control {
-    uint32_t spawner_tid; /* the recorder's thread (as its own namespace shows it) whose next child is a root; 0 none */
-    uint32_t pass;        /* enum adopt_pass */
+    /* The recorder's thread (as its own namespace shows it) whose next child is a root; 0: none. */
+    uint32_t spawner_tid;
+    uint32_t pass; /* enum adopt_pass */
     uint32_t adopt_pid;
-    uint32_t round;   /* goes up by one with each report, so that an address space is in it once */
-    uint32_t recount; /* with ADOPT_SYNC: programs were skipped, so that rmap sums begin anew from the counters */
+    uint32_t round; /* goes up by one with each report, so that an address space is in it once */
+    /* With ADOPT_SYNC: programs were skipped, so that rmap sums begin anew from the counters. */
+    uint32_t recount;
 };
 
 /* The largest sum of file, anon and shmem so far, in its parts, in pages. */
@@ -81,14 +83,14 @@ struct tally {
     uint64_t lost_told;         /* how many of these two the ring's last LOST had seen */
     uint64_t processes_full;    /* a process was not taken in: map full */
     uint64_t spaces_full;       /* an address space was not taken in: map full */
-    uint64_t sharers_full;      /* an address space was given up though further users may have been left */
-    uint64_t sums_unsettled;    /* a counter kept changing while it was summed; the figure may be a batch off */
-    uint64_t bases_unsettled;   /* an rmap sum began at counters that kept changing; it may stay off by page tables */
+    uint64_t sharers_full;      /* an address space given up that may have had users */
+    uint64_t sums_unsettled;    /* a counter changed all along: a batch off, at most */
+    uint64_t bases_unsettled;   /* an rmap sum began at such counters, and may stay off */
     uint64_t members;           /* processes in the tree now */
     uint64_t adopted;           /* processes taken in by adopt_task */
-    uint64_t execs_missed;      /* a process has executed more often than sched_process_exec has said */
-    uint64_t migrations_missed; /* pages put on the move or back with both programs on it skipped */
-    uint64_t put_off; /* adopt_task had no room to take in a process, or in the ring to report an address space */
+    uint64_t execs_missed;      /* execs that sched_process_exec has not told */
+    uint64_t migrations_missed; /* pages moved with both programs on it skipped */
+    uint64_t put_off;           /* adopt_task had no room for a process, or for a report */
 };
 
 #endif

@@ -22,7 +22,10 @@
 #define BLOCK_PROCESSES 256
 #define FIRST_SLOTS_BITS 6
 
-/* Wide enough for the sum of as many figures as there are pids, and for any number of pages in bytes. */
+/*
+ * Wide enough for the sum of as many figures as there are pids, and for any number of pages in
+ * bytes.
+ */
 typedef __int128 wide;
 
 /* The largest PEAK. */
@@ -98,7 +101,10 @@ struct timeline {
     bool fed;
     uint64_t first_ns, last_ns;
 
-    /* Records that cannot be judged before what follows is known, and room for as much of what follows as may be. */
+    /*
+     * Records that cannot be judged before what follows is known, and room for as much of what
+     * follows as may be.
+     */
     uint8_t waiting[2 * LOOKAHEAD * RECORD];
     size_t waiting_records;
     /* RMAP records that were taken together with an earlier one, by their number in the stream. */
@@ -106,24 +112,20 @@ struct timeline {
     uint64_t reduced;
 };
 
-static int64_t saturated(wide value)
-{
+static int64_t saturated(wide value) {
     return value > INT64_MAX ? INT64_MAX : value < INT64_MIN ? INT64_MIN : (int64_t)value;
 }
 
 /* A counter of a kernel before 6.2 can be below zero for a moment. */
-static int64_t not_negative(uint64_t size_bytes)
-{
+static int64_t not_negative(uint64_t size_bytes) {
     return size_bytes > INT64_MAX ? 0 : (int64_t)size_bytes;
 }
 
-static bool is_member(int32_t member)
-{
+static bool is_member(int32_t member) {
     return member >= 0 && member < MEMBERS;
 }
 
-static struct event event_at(const uint8_t *view, size_t index)
-{
+static struct event event_at(const uint8_t *view, size_t index) {
     struct event event;
 
     memcpy(&event, view + index * RECORD, RECORD);
@@ -132,22 +134,19 @@ static struct event event_at(const uint8_t *view, size_t index)
 
 /* --- held and layer: the figures of a process, and of the tree --- */
 
-static void forget(struct held *held)
-{
+static void forget(struct held *held) {
     memset(held->values, 0, sizeof(held->values));
     held->known = 0;
     held->sum = 0;
 }
 
-static void forget_layer(struct layer *layer)
-{
+static void forget_layer(struct layer *layer) {
     memset(layer->totals, 0, sizeof(layer->totals));
     memset(layer->holders, 0, sizeof(layer->holders));
     layer->sum = 0;
 }
 
-static void put(struct layer *layer, struct held *held, int32_t member, int64_t size_bytes)
-{
+static void put(struct layer *layer, struct held *held, int32_t member, int64_t size_bytes) {
     wide change = (wide)size_bytes - held->values[member];
 
     if (!(held->known & 1u << member))
@@ -161,8 +160,7 @@ static void put(struct layer *layer, struct held *held, int32_t member, int64_t 
     }
 }
 
-static void take(struct layer *layer, struct held *held)
-{
+static void take(struct layer *layer, struct held *held) {
     for (int member = 0; member < MEMBERS; member++) {
         layer->totals[member] -= held->values[member];
         if (held->known & 1u << member)
@@ -172,8 +170,7 @@ static void take(struct layer *layer, struct held *held)
     forget(held);
 }
 
-static void rise(struct layer *layer, struct held *held, uint64_t now_ns, uint64_t processes)
-{
+static void rise(struct layer *layer, struct held *held, uint64_t now_ns, uint64_t processes) {
     if (held->sum > held->peak.sum) {
         held->peak.sum = held->sum;
         for (int member = 0; member < MEMBERS; member++)
@@ -197,10 +194,12 @@ static void rise(struct layer *layer, struct held *held, uint64_t now_ns, uint64
 
 /* --- which process a pid is --- */
 
-static struct slot *find(const struct timeline *t, uint32_t pid)
-{
+static struct slot *find(const struct timeline *t, uint32_t pid) {
     size_t mask = ((size_t)1 << t->slots_bits) - 1;
-    /* Multiplying by a random odd number and keeping the high bits makes any two pids collide rarely. */
+    /*
+     * Multiplying by a random odd number and keeping the high bits makes any two pids collide
+     * rarely.
+     */
     size_t i = (size_t)((pid * t->seed) >> (64 - t->slots_bits));
 
     while ((t->slots[i].live || t->slots[i].ended) && t->slots[i].pid != pid)
@@ -208,13 +207,11 @@ static struct slot *find(const struct timeline *t, uint32_t pid)
     return &t->slots[i];
 }
 
-static struct process *live(const struct timeline *t, uint32_t pid)
-{
+static struct process *live(const struct timeline *t, uint32_t pid) {
     return find(t, pid)->live;
 }
 
-static int grow(struct timeline *t)
-{
+static int grow(struct timeline *t) {
     struct slot *old = t->slots;
     size_t count = (size_t)1 << t->slots_bits;
     struct slot *slots = calloc(2 * count, sizeof(*slots));
@@ -230,8 +227,7 @@ static int grow(struct timeline *t)
     return 0;
 }
 
-static struct process *new_process(struct timeline *t)
-{
+static struct process *new_process(struct timeline *t) {
     size_t block = t->processes / BLOCK_PROCESSES;
 
     if (t->processes % BLOCK_PROCESSES == 0) {
@@ -248,8 +244,7 @@ static struct process *new_process(struct timeline *t)
     return &t->blocks[block][t->processes++ % BLOCK_PROCESSES];
 }
 
-static struct process *start(struct timeline *t, uint32_t pid, uint64_t now_ns)
-{
+static struct process *start(struct timeline *t, uint32_t pid, uint64_t now_ns) {
     struct slot *slot;
     struct process *process;
 
@@ -275,8 +270,7 @@ static struct process *start(struct timeline *t, uint32_t pid, uint64_t now_ns)
 }
 
 /* The process that an event is about; NULL for a late event, and where there is no memory. */
-static struct process *process_of(struct timeline *t, uint32_t pid, uint64_t now_ns)
-{
+static struct process *process_of(struct timeline *t, uint32_t pid, uint64_t now_ns) {
     struct slot *slot = find(t, pid);
     struct process *process = slot->live;
 
@@ -291,16 +285,14 @@ static struct process *process_of(struct timeline *t, uint32_t pid, uint64_t now
     return process;
 }
 
-static struct timeline_figures figures(const struct held *held)
-{
+static struct timeline_figures figures(const struct held *held) {
     struct timeline_figures figures = {.known = held->known};
 
     memcpy(figures.values, held->values, sizeof(figures.values));
     return figures;
 }
 
-static void end(struct timeline *t, struct process *process)
-{
+static void end(struct timeline *t, struct process *process) {
     struct slot *slot = find(t, process->pid);
 
     if (process->epoch == t->epoch) {
@@ -317,8 +309,7 @@ static void end(struct timeline *t, struct process *process)
 
 /* --- one function for each type of record --- */
 
-static void fork_(struct timeline *t, const struct event *event)
-{
+static void fork_(struct timeline *t, const struct event *event) {
     struct process *process = live(t, event->pid), *parent;
 
     if (process && (process->forked || process->epoch != t->epoch)) {
@@ -339,8 +330,7 @@ static void fork_(struct timeline *t, const struct event *event)
     process->forked = true;
 }
 
-static void exec(struct timeline *t, const struct event *event)
-{
+static void exec(struct timeline *t, const struct event *event) {
     struct process *process = process_of(t, event->pid, event->time_ns);
 
     if (!process)
@@ -352,8 +342,7 @@ static void exec(struct timeline *t, const struct event *event)
     process->observed |= TIMELINE_EXEC;
 }
 
-static void exit_(struct timeline *t, const struct event *event)
-{
+static void exit_(struct timeline *t, const struct event *event) {
     struct process *process = process_of(t, event->pid, event->time_ns);
 
     if (!process)
@@ -365,8 +354,7 @@ static void exit_(struct timeline *t, const struct event *event)
     end(t, process);
 }
 
-static void adopt(struct timeline *t, const struct event *event)
-{
+static void adopt(struct timeline *t, const struct event *event) {
     struct process *process = process_of(t, event->pid, event->time_ns);
 
     if (!process && !t->error)
@@ -380,8 +368,7 @@ static void adopt(struct timeline *t, const struct event *event)
     }
 }
 
-static void set(struct timeline *t, const struct event *event)
-{
+static void set(struct timeline *t, const struct event *event) {
     struct process *process = process_of(t, event->pid, event->time_ns);
 
     if (!process || !is_member(event->rss.member))
@@ -391,8 +378,7 @@ static void set(struct timeline *t, const struct event *event)
         rise(&t->rss, &process->rss, event->time_ns, t->known);
 }
 
-static void sync_(struct timeline *t, const struct event *event)
-{
+static void sync_(struct timeline *t, const struct event *event) {
     struct process *process = process_of(t, event->pid, event->time_ns);
     int32_t member = event->rss.member;
 
@@ -407,8 +393,7 @@ static void sync_(struct timeline *t, const struct event *event)
 }
 
 /* Adds the pages of one record, or of two in one step. */
-static void map(struct timeline *t, const struct event *event, const struct event *partner)
-{
+static void map(struct timeline *t, const struct event *event, const struct event *partner) {
     struct process *process = process_of(t, event->pid, event->time_ns);
     bool known = false;
 
@@ -427,8 +412,7 @@ static void map(struct timeline *t, const struct event *event, const struct even
         rise(&t->rmap, &process->rmap, event->time_ns, t->known);
 }
 
-static void tell(struct timeline *t, const struct event *event)
-{
+static void tell(struct timeline *t, const struct event *event) {
     struct process *process = event->pid ? process_of(t, event->pid, event->time_ns) : NULL;
     int32_t member = event->peak.member;
     struct top *top = process ? &process->rss.peak : &t->rss.peak;
@@ -443,12 +427,14 @@ static void tell(struct timeline *t, const struct event *event)
         return;
     told = top->told_members;
     top->told_members = 0;
-    sum = (wide)top->told[EVENT_MEMBER_FILE] + top->told[EVENT_MEMBER_ANON] + top->told[EVENT_MEMBER_SHMEM];
+    sum = (wide)top->told[EVENT_MEMBER_FILE] + top->told[EVENT_MEMBER_ANON] +
+          top->told[EVENT_MEMBER_SHMEM];
     /* Nothing was seen where there is no time; a part that is missing was lost. */
     if (!event->peak.at_ns || told != ALL_MEMBERS)
         return;
     if (!top->certain.at_ns || sum > top->certain.sum) {
-        top->certain = (struct certain){.sum = sum, .at_ns = event->peak.at_ns, .processes = event->peak.processes};
+        top->certain = (struct certain){
+            .sum = sum, .at_ns = event->peak.at_ns, .processes = event->peak.processes};
         memcpy(top->certain.values, top->told, sizeof(top->told));
     }
     if (!t->sampled && top->certain.sum < top->sum) /* and of equal ones it is the first */
@@ -462,8 +448,7 @@ static void tell(struct timeline *t, const struct event *event)
     top->observed = true;
 }
 
-static void lose(struct timeline *t, uint64_t lost_events)
-{
+static void lose(struct timeline *t, uint64_t lost_events) {
     if (__builtin_add_overflow(t->lost_events, lost_events, &t->lost_events))
         t->lost_events = UINT64_MAX;
     t->epoch++;
@@ -475,8 +460,7 @@ static void lose(struct timeline *t, uint64_t lost_events)
 /* --- streams --- */
 
 /* What the RMAP record at `index` is one step with; `records` where only later records can tell. */
-static size_t partner_of(const uint8_t *view, size_t index, size_t records)
-{
+static size_t partner_of(const uint8_t *view, size_t index, size_t records) {
     struct event event = event_at(view, index);
     size_t end = index + 1 + LOOKAHEAD;
     size_t last = end < records ? end : records;
@@ -489,7 +473,8 @@ static size_t partner_of(const uint8_t *view, size_t index, size_t records)
 
         if (other.tid != event.tid || other.pid != event.pid)
             continue;
-        if (other.type != EVENT_TYPE_RMAP || other.rmap.addr != event.rmap.addr || other.rmap.delta_pages >= 0)
+        if (other.type != EVENT_TYPE_RMAP || other.rmap.addr != event.rmap.addr ||
+            other.rmap.delta_pages >= 0)
             return NO_PARTNER;
         if (other.rmap.member != event.rmap.member ||
             (removed_pages == (uint64_t)event.rmap.delta_pages && removed_pages > 1))
@@ -499,8 +484,7 @@ static size_t partner_of(const uint8_t *view, size_t index, size_t records)
     return end <= records ? NO_PARTNER : records;
 }
 
-static bool was_merged(struct timeline *t)
-{
+static bool was_merged(struct timeline *t) {
     bool *merged = &t->merged[t->reduced % (2 * LOOKAHEAD)];
     bool was = *merged;
 
@@ -509,52 +493,52 @@ static bool was_merged(struct timeline *t)
 }
 
 /*
- * The records before `until`, in a view that goes on to `records`. Returns where it stopped: at `until`, or at a record
- * that cannot be judged before `more` is there.
+ * The records before `until`, in a view that goes on to `records`. Returns where it stopped: at
+ * `until`, or at a record that cannot be judged before `more` is there.
  */
-static size_t reduce(struct timeline *t, const uint8_t *view, size_t until, size_t records, bool more)
-{
+static size_t reduce(struct timeline *t, const uint8_t *view, size_t until, size_t records,
+                     bool more) {
     for (size_t index = 0; index < until; index++, t->reduced++) {
         struct event event = event_at(view, index), other;
         size_t partner;
 
         switch (event.type) {
-        case EVENT_TYPE_RSS:
-            set(t, &event);
-            break;
-        case EVENT_TYPE_RMAP:
-            if (!t->has_rmap || was_merged(t))
+            case EVENT_TYPE_RSS:
+                set(t, &event);
                 break;
-            partner = partner_of(view, index, records);
-            if (partner == records && more)
-                return index;
-            if (partner < records) {
-                t->merged[(t->reduced + partner - index) % (2 * LOOKAHEAD)] = true;
-                other = event_at(view, partner);
-            }
-            map(t, &event, partner < records ? &other : NULL);
-            break;
-        case EVENT_TYPE_SYNC:
-            sync_(t, &event);
-            break;
-        case EVENT_TYPE_FORK:
-            fork_(t, &event);
-            break;
-        case EVENT_TYPE_EXEC:
-            exec(t, &event);
-            break;
-        case EVENT_TYPE_EXIT:
-            exit_(t, &event);
-            break;
-        case EVENT_TYPE_ADOPT:
-            adopt(t, &event);
-            break;
-        case EVENT_TYPE_PEAK:
-            tell(t, &event);
-            break;
-        case EVENT_TYPE_LOST:
-            lose(t, event.lost.count);
-            break;
+            case EVENT_TYPE_RMAP:
+                if (!t->has_rmap || was_merged(t))
+                    break;
+                partner = partner_of(view, index, records);
+                if (partner == records && more)
+                    return index;
+                if (partner < records) {
+                    t->merged[(t->reduced + partner - index) % (2 * LOOKAHEAD)] = true;
+                    other = event_at(view, partner);
+                }
+                map(t, &event, partner < records ? &other : NULL);
+                break;
+            case EVENT_TYPE_SYNC:
+                sync_(t, &event);
+                break;
+            case EVENT_TYPE_FORK:
+                fork_(t, &event);
+                break;
+            case EVENT_TYPE_EXEC:
+                exec(t, &event);
+                break;
+            case EVENT_TYPE_EXIT:
+                exit_(t, &event);
+                break;
+            case EVENT_TYPE_ADOPT:
+                adopt(t, &event);
+                break;
+            case EVENT_TYPE_PEAK:
+                tell(t, &event);
+                break;
+            case EVENT_TYPE_LOST:
+                lose(t, event.lost.count);
+                break;
         }
         if (t->error)
             return index;
@@ -562,8 +546,7 @@ static size_t reduce(struct timeline *t, const uint8_t *view, size_t until, size
     return until;
 }
 
-static void settle(struct timeline *t)
-{
+static void settle(struct timeline *t) {
     size_t records = t->waiting_records;
 
     t->waiting_records = 0;
@@ -571,8 +554,7 @@ static void settle(struct timeline *t)
         reduce(t, t->waiting, records, records, false);
 }
 
-static void count(struct timeline *t, const uint8_t *view, size_t records)
-{
+static void count(struct timeline *t, const uint8_t *view, size_t records) {
     uint64_t last_ns = event_at(view, records - 1).time_ns;
 
     for (size_t index = 0; index < records; index++)
@@ -584,8 +566,7 @@ static void count(struct timeline *t, const uint8_t *view, size_t records)
     t->fed = true;
 }
 
-int timeline__feed(struct timeline *t, const void *events, size_t size)
-{
+int timeline__feed(struct timeline *t, const void *events, size_t size) {
     const uint8_t *view = events;
     size_t records = size / RECORD, done;
 
@@ -603,7 +584,10 @@ int timeline__feed(struct timeline *t, const void *events, size_t size)
         if (t->error)
             return t->error;
         if (done < waiting) {
-            /* It takes more than LOOKAHEAD records in all to judge the first, so there are few enough to keep. */
+            /*
+             * It takes more than LOOKAHEAD records in all to judge the first, so there are few
+             * enough to keep.
+             */
             t->waiting_records = waiting + following - done;
             memmove(t->waiting, t->waiting + done * RECORD, t->waiting_records * RECORD);
             return 0;
@@ -618,8 +602,7 @@ int timeline__feed(struct timeline *t, const void *events, size_t size)
     return 0;
 }
 
-struct timeline *timeline__new(uint64_t page_size, bool has_rmap, bool sampled, uint64_t seed)
-{
+struct timeline *timeline__new(uint64_t page_size, bool has_rmap, bool sampled, uint64_t seed) {
     struct timeline *t = calloc(1, sizeof(*t));
 
     if (!t)
@@ -638,8 +621,7 @@ struct timeline *timeline__new(uint64_t page_size, bool has_rmap, bool sampled, 
     return t;
 }
 
-void timeline__free(struct timeline *t)
-{
+void timeline__free(struct timeline *t) {
     if (!t)
         return;
     for (size_t block = 0; block * BLOCK_PROCESSES < t->processes; block++)
@@ -651,9 +633,9 @@ void timeline__free(struct timeline *t)
 
 /* --- what is asked --- */
 
-static struct timeline_peak peak(const struct top *top)
-{
-    struct timeline_peak peak = {.figures.known = top->known, .at_ns = top->at_ns, .processes = top->processes};
+static struct timeline_peak peak(const struct top *top) {
+    struct timeline_peak peak = {
+        .figures.known = top->known, .at_ns = top->at_ns, .processes = top->processes};
 
     for (int member = 0; member < MEMBERS; member++)
         peak.figures.values[member] = saturated(top->values[member]);
@@ -661,8 +643,7 @@ static struct timeline_peak peak(const struct top *top)
     return peak;
 }
 
-int timeline__result(struct timeline *t, struct timeline_result *result)
-{
+int timeline__result(struct timeline *t, struct timeline_result *result) {
     settle(t);
     *result = (struct timeline_result){
         .rss_peak = peak(&t->rss.peak),
@@ -678,8 +659,7 @@ int timeline__result(struct timeline *t, struct timeline_result *result)
     return t->error;
 }
 
-static struct timeline_process public(const struct timeline *t, const struct process *process)
-{
+static struct timeline_process public(const struct timeline *t, const struct process *process) {
     bool current = process->alive && process->epoch == t->epoch;
     struct timeline_process out = {
         .pid = process->pid,
@@ -701,13 +681,13 @@ static struct timeline_process public(const struct timeline *t, const struct pro
     return out;
 }
 
-size_t timeline__processes(const struct timeline *t, uint64_t *cursor, struct timeline_process *out, size_t room,
-                           bool living)
-{
+size_t timeline__processes(const struct timeline *t, uint64_t *cursor, struct timeline_process *out,
+                           size_t room, bool living) {
     size_t found = 0;
 
     for (; *cursor < t->processes && found < room; ++*cursor) {
-        const struct process *process = &t->blocks[*cursor / BLOCK_PROCESSES][*cursor % BLOCK_PROCESSES];
+        const struct process *process =
+            &t->blocks[*cursor / BLOCK_PROCESSES][*cursor % BLOCK_PROCESSES];
 
         if (process->alive || !living)
             out[found++] = public(t, process);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * The reducer a second time: what python/memtrack/timeline.py says and does, for whole buffers at a time, to the bit.
- * Functions have the names that they have there. Nothing here is safe for use by two threads at once.
+ * The reducer a second time: what python/memtrack/timeline.py says and does, for whole buffers at a
+ * time, to the bit. Functions have the names that they have there. Nothing here is safe for use by
+ * two threads at once.
  */
 #ifndef MEMTRACK_TIMELINE_H
 #define MEMTRACK_TIMELINE_H
@@ -55,23 +56,28 @@ struct timeline_result {
     uint64_t counts[256]; /* records by type */
 };
 
-/* `seed` is random: pids that a file was made of to collide in a hash table must not. NULL where there is no memory. */
+/*
+ * `seed` is random: pids that a file was made of to collide in a hash table must not. NULL where
+ * there is no memory.
+ */
 struct timeline *timeline__new(uint64_t page_size, bool has_rmap, bool sampled, uint64_t seed);
 void timeline__free(struct timeline *timeline);
 
 /*
- * Takes whole records in this machine's byte order; `events` may be aligned to anything. Returns 0, -EINVAL, or -ENOMEM,
- * after which the timeline takes no more, and what it has is of the records until then.
+ * Takes whole records in this machine's byte order; `events` may be aligned to anything. Returns 0,
+ * -EINVAL, or -ENOMEM, after which the timeline takes no more, and what it has is of the records
+ * until then.
  */
 int timeline__feed(struct timeline *timeline, const void *events, size_t size);
 
 /* What was fed so far. Records that wait for what follows them are taken as they are. */
 int timeline__result(struct timeline *timeline, struct timeline_result *result);
 /*
- * Some of the processes, in the order of their first event, from *cursor on, which is moved to where the next call goes
- * on; `living` leaves out those that ended. Returns how many; fewer than `room` are the last ones.
+ * Some of the processes, in the order of their first event, from *cursor on, which is moved to
+ * where the next call goes on; `living` leaves out those that ended. Returns how many; fewer than
+ * `room` are the last ones.
  */
-size_t timeline__processes(const struct timeline *timeline, uint64_t *cursor, struct timeline_process *out, size_t room,
-                           bool living);
+size_t timeline__processes(const struct timeline *timeline, uint64_t *cursor,
+                           struct timeline_process *out, size_t room, bool living);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * The kernel types that the programs read, trimmed by hand to the fields used. Offsets and presence come from the
- * running kernel's BTF through CO-RE; the layout here is that of the newest kernel. A layout that a kernel change
- * replaced is a flavour (TYPE___BOUNDARY): libbpf ignores what follows the three underscores.
+ * The kernel types that the programs read, trimmed by hand to the fields used. Offsets and presence
+ * come from the running kernel's BTF through CO-RE; the layout here is that of the newest kernel. A
+ * layout that a kernel change replaced is a flavour (TYPE___BOUNDARY): libbpf ignores what follows
+ * the three underscores.
  */
 #ifndef MEMTRACK_VMLINUX_H
 #define MEMTRACK_VMLINUX_H
@@ -77,7 +78,10 @@ struct kref {
     refcount_t refcount;
 };
 
-/* --- processes --------------------------------------------------------------------------------------------- */
+/*
+ * --- processes
+ * ---------------------------------------------------------------------------------------------
+ */
 
 struct ns_common {
     unsigned int inum;
@@ -135,7 +139,10 @@ struct task_struct {
     struct signal_struct *signal;
 };
 
-/* --- the counters of an address space ---------------------------------------------------------------------- */
+/*
+ * --- the counters of an address space
+ * ----------------------------------------------------------------------
+ */
 
 struct qspinlock {
     atomic_t val;
@@ -164,8 +171,9 @@ struct mm_struct {
 };
 
 /*
- * Since Linux kernel commit f1a7941243c1 ("mm: convert mm's rss stats into percpu_counter", in v6.2) the counters are
- * percpu_counters. Before, they were atomics, and each thread kept up to 64 updates of its own mm to itself.
+ * Since Linux kernel commit f1a7941243c1 ("mm: convert mm's rss stats into percpu_counter", in
+ * v6.2) the counters are percpu_counters. Before, they were atomics, and each thread kept up to 64
+ * updates of its own mm to itself.
  */
 struct mm_rss_stat___pre_v6_2 {
     atomic64_t count[4];
@@ -191,7 +199,10 @@ struct trace_event_raw_rss_stat {
     long size;
 };
 
-/* --- pages and folios -------------------------------------------------------------------------------------- */
+/*
+ * --- pages and folios
+ * --------------------------------------------------------------------------------------
+ */
 
 struct address_space;
 
@@ -220,7 +231,10 @@ struct page {
     unsigned long index;
 };
 
-/* Since Linux kernel commit 53fbef56e07d ("mm: introduce memdesc_flags_t", in v6.18) the flags are a struct. */
+/*
+ * Since Linux kernel commit 53fbef56e07d ("mm: introduce memdesc_flags_t", in v6.18) the flags are
+ * a struct.
+ */
 typedef struct {
     unsigned long f;
 } memdesc_flags_t;
@@ -237,8 +251,8 @@ struct folio___pre_v6_18 {
 };
 
 /*
- * Since Linux kernel commit ebc1baf5c9b4 ("mm: free up a word in the first tail page", in v6.6) the order is the lowest
- * byte of _flags_1.
+ * Since Linux kernel commit ebc1baf5c9b4 ("mm: free up a word in the first tail page", in v6.6) the
+ * order is the lowest byte of _flags_1.
  */
 struct folio___pre_v6_6 {
     unsigned char _folio_order;
@@ -249,7 +263,10 @@ enum pageflags {
     PG_swapbacked = 17,
 };
 
-/* --- BPF's own --------------------------------------------------------------------------------------------- */
+/*
+ * --- BPF's own
+ * ---------------------------------------------------------------------------------------------
+ */
 
 struct bpf_map {
     __u32 id;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* attach OBJECT CMD [ARG...]: loads a BPF object, attaches all its programs, and runs a command meanwhile. */
+/*
+ * attach OBJECT CMD [ARG...]: loads a BPF object, attaches all its programs, and runs a command
+ * meanwhile.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,27 +11,26 @@
 
 #include <bpf/libbpf.h>
 
-static int attach(const char *path)
-{
+static int attach(const char *path) {
     struct bpf_object *object = bpf_object__open(path);
     struct bpf_program *program;
 
     if (!object || bpf_object__load(object))
         return -1;
-    bpf_object__for_each_program(program, object) {
+    bpf_object__for_each_program (program, object) {
         if (!bpf_program__attach(program))
             return -1;
     }
     return 0;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     int status;
     pid_t pid;
 
     if (argc < 3 || attach(argv[1])) {
-        fprintf(stderr, "attach: %s: %s\n", argc < 3 ? "usage: attach OBJECT CMD" : argv[1], strerror(errno));
+        fprintf(stderr, "attach: %s: %s\n", argc < 3 ? "usage: attach OBJECT CMD" : argv[1],
+                strerror(errno));
         return 125;
     }
     pid = fork();

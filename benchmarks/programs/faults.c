@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 /*
- * faults MIB REPETITIONS THREADS CPU: threads of one process touch all pages of their parts of MIB, and give them back,
- * again and again. Pages that were used a moment ago come from the kernel's free lists, which keeps the machine's state
- * (and that of a host which backs memory only when it is touched) out of the figures.
+ * faults MIB REPETITIONS THREADS CPU: threads of one process touch all pages of their parts of MIB,
+ * and give them back, again and again. Pages that were used a moment ago come from the kernel's
+ * free lists, which keeps the machine's state (and that of a host which backs memory only when it
+ * is touched) out of the figures.
  *
- * Prints JSON: nanoseconds of CPU time per page, one figure a repetition, start and end of the process left out; and
- * what the process holds at most and at its end. CPU is the one to stay on, or -1.
+ * Prints JSON: nanoseconds of CPU time per page, one figure a repetition, start and end of the
+ * process left out; and what the process holds at most and at its end. CPU is the one to stay on,
+ * or -1.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -33,16 +35,14 @@ static int repetitions;
 static size_t page;
 static struct rss peak;
 
-static int64_t cpu_now_ns(void)
-{
+static int64_t cpu_now_ns(void) {
     struct timespec t;
 
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-static void *touch(void *argument)
-{
+static void *touch(void *argument) {
     struct part *part = argument;
 
     /* On this thread's stack too: to look for the first time takes a page of it. */
@@ -65,8 +65,7 @@ static void *touch(void *argument)
     return NULL;
 }
 
-static void stay_on(int cpu)
-{
+static void stay_on(int cpu) {
     cpu_set_t set;
 
     if (cpu < 0)
@@ -77,8 +76,7 @@ static void stay_on(int cpu)
         perror("sched_setaffinity");
 }
 
-static void tell(int threads)
-{
+static void tell(int threads) {
     static char text[64 + 16 * REPETITIONS_MAX];
     int used = snprintf(text, sizeof(text), "{\"unit_ns\": [");
 
@@ -90,8 +88,8 @@ static void tell(int threads)
         used += snprintf(text + used, sizeof(text) - (size_t)used, "%s%.1f", i ? ", " : "",
                          (double)sum_ns / ((double)(parts[0].bytes / page) * threads));
     }
-    used += snprintf(text + used, sizeof(text) - (size_t)used, "], \"rss_bytes\": %ld, \"held\": {\"pid\": %d, ",
-                     rss_sum(peak), getpid());
+    used += snprintf(text + used, sizeof(text) - (size_t)used,
+                     "], \"rss_bytes\": %ld, \"held\": {\"pid\": %d, ", rss_sum(peak), getpid());
     used += rss_json(text + used, sizeof(text) - (size_t)used, "peak", peak);
     used += snprintf(text + used, sizeof(text) - (size_t)used, ", ");
     used += rss_json(text + used, sizeof(text) - (size_t)used, "last", rss_now());
@@ -100,8 +98,7 @@ static void tell(int threads)
         perror("write");
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     int threads = argc == 5 ? atoi(argv[3]) : 0;
     size_t bytes;
     char *area;
@@ -116,7 +113,8 @@ int main(int argc, char **argv)
     bytes = ((size_t)atoi(argv[1]) << 20) / (size_t)threads & ~(page - 1);
     mmap(NULL, SHARED_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     rss_settle();
-    area = mmap(NULL, bytes * (size_t)threads, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    area = mmap(NULL, bytes * (size_t)threads, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                -1, 0);
     if (area == MAP_FAILED) {
         perror("mmap");
         return 1;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 /*
- * meter [--starve] FILE CMD [ARG...]: runs a command and writes to FILE, as JSON, what it took. Recorders record it
- * with its command, so that their own start and end are not in its figures; it is small and static, and tells what it
- * holds.
+ * meter [--starve] FILE CMD [ARG...]: runs a command and writes to FILE, as JSON, what it took.
+ * Recorders record it with its command, so that their own start and end are not in its figures; it
+ * is small and static, and tells what it holds.
  *
- * --starve: while the command runs, its parent, which is the recorder, gets what is left of the CPUs that both are on.
+ * --starve: while the command runs, its parent, which is the recorder, gets what is left of the
+ * CPUs that both are on.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -19,13 +20,11 @@
 
 extern char **environ;
 
-static long long ns_of(struct timeval t)
-{
+static long long ns_of(struct timeval t) {
     return t.tv_sec * 1000000000LL + t.tv_usec * 1000LL;
 }
 
-static long long now_ns(void)
-{
+static long long now_ns(void) {
     struct timespec t;
 
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -33,8 +32,7 @@ static long long now_ns(void)
 }
 
 /* SCHED_IDLE weighs 3, nice -19 weighs 71755 (kernel/sched/core.c). */
-static void starve(int policy, int nice)
-{
+static void starve(int policy, int nice) {
     struct sched_param none = {0};
     const struct dirent *task;
     char path[32];
@@ -51,8 +49,7 @@ static void starve(int policy, int nice)
         perror("setpriority");
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static char text[512];
     struct rusage used;
     long long start_ns, wall_ns;
@@ -85,9 +82,10 @@ int main(int argc, char **argv)
         starve(SCHED_OTHER, nice);
     /* Its ru_maxrss is that of the largest of all descendants that were waited for. */
     getrusage(RUSAGE_CHILDREN, &used);
-    size = snprintf(text, sizeof(text),
-                    "{\"wall_ns\": %lld, \"cpu_ns\": %lld, \"largest_bytes\": %lld, \"held\": {\"pid\": %d, ", wall_ns,
-                    ns_of(used.ru_utime) + ns_of(used.ru_stime), used.ru_maxrss * 1024LL, getpid());
+    size = snprintf(
+        text, sizeof(text),
+        "{\"wall_ns\": %lld, \"cpu_ns\": %lld, \"largest_bytes\": %lld, \"held\": {\"pid\": %d, ",
+        wall_ns, ns_of(used.ru_utime) + ns_of(used.ru_stime), used.ru_maxrss * 1024LL, getpid());
     size += rss_json(text + size, sizeof(text) - (size_t)size, "last", rss_now());
     size += snprintf(text + size, sizeof(text) - (size_t)size, "}}\n");
     if (write(fd, text, (size_t)size) != size)

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 /* The tiny program that the fork and exec storm starts. */
-int main(void)
-{
+int main(void) {
     return 0;
 }

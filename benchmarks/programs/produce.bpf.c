@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * Writes real records into a ring as fast as one CPU can, to measure the consumer. What memtrack's own programs do
- * before they write is left out; how they reserve, submit and wake the consumer is the same.
+ * Writes real records into a ring as fast as one CPU can, to measure the consumer. What memtrack's
+ * own programs do before they write is left out; how they reserve, submit and wake the consumer is
+ * the same.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -26,8 +27,9 @@ struct order {
     /* From the host. */
     __u64 lap_ns; /* what the records span */
     __u64 wakeup_bytes;
-    __u64 batch;     /* how many to write in one run */
-    __u64 drop_full; /* go on when the ring is full, as memtrack does; otherwise stop and let the host try again */
+    __u64 batch; /* how many to write in one run */
+    /* go on when the ring is full, as memtrack does; otherwise stop and let the host try again */
+    __u64 drop_full;
     /* To the host. */
     __u64 written, dropped;
     __u64 tried; /* as the kernel's loop counts, which knows nothing of the two */
@@ -46,8 +48,7 @@ struct {
     __uint(max_entries, 4096); /* the loader sets the real size */
 } ring SEC(".maps");
 
-static long write_one(__u64 index, struct order **context)
-{
+static long write_one(__u64 index, struct order **context) {
     struct order *order = *context;
     __u64 position = order->written + order->dropped, waiting, flags;
     __u32 key = position % RECORDS;
@@ -64,15 +65,15 @@ static long write_one(__u64 index, struct order **context)
     }
     *to = *from;
     to->time_ns += position / RECORDS * order->lap_ns;
-    flags = waiting - order->wakeup_bytes < 8 * sizeof(*to) ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+    flags =
+        waiting - order->wakeup_bytes < 8 * sizeof(*to) ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
     bpf_ringbuf_submit(to, flags);
     order->written++;
     return 0;
 }
 
 SEC("syscall")
-int produce(void *ctx)
-{
+int produce(void *ctx) {
     __u32 zero = 0;
     struct order *order = bpf_map_lookup_elem(&orders, &zero);
     long tried;

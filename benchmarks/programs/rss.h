@@ -14,17 +14,21 @@ struct rss {
     long anon, file, shmem; /* bytes */
 };
 
-/* What is mapped so far is resident from here on, so that to look and to tell what was seen takes nothing more. */
-static inline void rss_settle(void)
-{
+/*
+ * What is mapped so far is resident from here on, so that to look and to tell what was seen takes
+ * nothing more.
+ */
+static inline void rss_settle(void) {
     if (mlockall(MCL_CURRENT))
         perror("mlockall");
     munlockall();
 }
 
-/* From a walk of the page tables, not from the counters that recorders follow; ends the process if /proc is silent. */
-static inline struct rss rss_of(const char *smaps)
-{
+/*
+ * From a walk of the page tables, not from the counters that recorders follow; ends the process if
+ * /proc is silent.
+ */
+static inline struct rss rss_of(const char *smaps) {
     static char text[1 << 16];
     struct rss rss = {0};
     size_t used = 0;
@@ -48,27 +52,26 @@ static inline struct rss rss_of(const char *smaps)
             rss.anon += anon << 10;
             *(shmem ? &rss.shmem : &rss.file) += (resident - anon) << 10;
         } else if (*line < 'A' || *line > 'Z') {
-            shmem = !!strstr(line, "/dev/zero (deleted)"); /* what memory that is shared and has no file is shown as */
+            /* what memory that is shared and has no file is shown as */
+            shmem = !!strstr(line, "/dev/zero (deleted)");
         }
     }
     return rss;
 }
 
-static inline struct rss rss_now(void)
-{
+static inline struct rss rss_now(void) {
     return rss_of("/proc/self/smaps");
 }
 
-static inline long rss_sum(struct rss rss)
-{
+static inline long rss_sum(struct rss rss) {
     return rss.anon + rss.file + rss.shmem;
 }
 
 /* As a member of a JSON object; returns the bytes written. */
-static inline int rss_json(char *to, size_t room, const char *name, struct rss rss)
-{
-    return snprintf(to, room, "\"%s\": {\"anon_bytes\": %ld, \"file_bytes\": %ld, \"shmem_bytes\": %ld}", name,
-                    rss.anon, rss.file, rss.shmem);
+static inline int rss_json(char *to, size_t room, const char *name, struct rss rss) {
+    return snprintf(to, room,
+                    "\"%s\": {\"anon_bytes\": %ld, \"file_bytes\": %ld, \"shmem_bytes\": %ld}",
+                    name, rss.anon, rss.file, rss.shmem);
 }
 
 #endif

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * spawn COUNT REPETITIONS CPU PROGRAM: starts PROGRAM and waits for its end, back to back, COUNT times a repetition.
- * Prints JSON: nanoseconds of elapsed time per process, and of CPU time (its own and the children's), one figure a
- * repetition; and, where it may trace, what it holds with a child that is about to end. CPU: to stay on, or -1.
+ * spawn COUNT REPETITIONS CPU PROGRAM: starts PROGRAM and waits for its end, back to back, COUNT
+ * times a repetition. Prints JSON: nanoseconds of elapsed time per process, and of CPU time (its
+ * own and the children's), one figure a repetition; and, where it may trace, what it holds with a
+ * child that is about to end. CPU: to stay on, or -1.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -18,40 +19,40 @@
 
 static double wall[REPETITIONS_MAX], cpu[REPETITIONS_MAX];
 
-static double seconds(struct timeval t)
-{
+static double seconds(struct timeval t) {
     return (double)t.tv_sec + (double)t.tv_usec * 1e-6;
 }
 
-static double cpu_now(void)
-{
+static double cpu_now(void) {
     struct rusage own, children;
 
     getrusage(RUSAGE_SELF, &own);
     getrusage(RUSAGE_CHILDREN, &children);
-    return seconds(own.ru_utime) + seconds(own.ru_stime) + seconds(children.ru_utime) + seconds(children.ru_stime);
+    return seconds(own.ru_utime) + seconds(own.ru_stime) + seconds(children.ru_utime) +
+           seconds(children.ru_stime);
 }
 
-static double wall_now(void)
-{
+static double wall_now(void) {
     struct timespec t;
 
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static int run(char *program)
-{
+static int run(char *program) {
     char *argv[] = {program, NULL};
     int status;
     pid_t pid;
 
-    return posix_spawn(&pid, program, NULL, NULL, argv, argv + 1) || waitpid(pid, &status, 0) != pid || status;
+    return posix_spawn(&pid, program, NULL, NULL, argv, argv + 1) ||
+           waitpid(pid, &status, 0) != pid || status;
 }
 
-/* A child more, which is stopped when it has begun to end and still holds all that it ever will; -1: it cannot be. */
-static long with_child_bytes(char *program)
-{
+/*
+ * A child more, which is stopped when it has begun to end and still holds all that it ever will;
+ * -1: it cannot be.
+ */
+static long with_child_bytes(char *program) {
     char *argv[] = {program, NULL}, smaps[32];
     struct rss child;
     int status;
@@ -75,16 +76,14 @@ static long with_child_bytes(char *program)
     return rss_sum(rss_now()) + rss_sum(child);
 }
 
-static void print(const char *name, const double *figures, int count)
-{
+static void print(const char *name, const double *figures, int count) {
     printf("\"%s\": [", name);
     for (int i = 0; i < count; i++)
         printf("%s%.0f", i ? ", " : "", figures[i] * 1e9);
     printf("]");
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     int count = argc == 5 ? atoi(argv[1]) : 0, repetitions = argc == 5 ? atoi(argv[2]) : 0;
     cpu_set_t set;
     long bytes;

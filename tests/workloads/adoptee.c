@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* A process with a thread and a child that runs before anyone watches. A byte on standard input starts each step; the
- * points after the first are those of a watched process. */
+/*
+ * A process with a thread and a child that runs before anyone watches. A byte on standard input
+ * starts each step; the points after the first are those of a watched process.
+ */
 #include <pthread.h>
 #include <unistd.h>
 
@@ -15,8 +17,7 @@
 static struct turn thread_go, thread_done, child_go, child_done;
 static char *thread_memory;
 
-static void *run_thread(void *unused)
-{
+static void *run_thread(void *unused) {
     (void)unused;
     turn_take(thread_go);
     write_pages(thread_memory, MORE);
@@ -25,8 +26,7 @@ static void *run_thread(void *unused)
     return NULL;
 }
 
-static void run_child(void)
-{
+static void run_child(void) {
     struct figures before;
 
     write_pages(map_anon(CHILD_SIZE), CHILD_SIZE);
@@ -41,15 +41,13 @@ static void run_child(void)
     _exit(0);
 }
 
-static void await_step(void)
-{
+static void await_step(void) {
     char step;
 
     REQUIRE(read(STDIN_FILENO, &step, 1) == 1);
 }
 
-int main(void)
-{
+int main(void) {
     struct figures base = quiet("unwatched"), before;
     char *memory = map_anon(SIZE);
     pthread_t thread;

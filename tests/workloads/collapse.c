@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* Small pages made into huge ones, at once by MADV_COLLAPSE and in time by khugepaged: holes are filled. */
+/*
+ * Small pages made into huge ones, at once by MADV_COLLAPSE and in time by khugepaged: holes are
+ * filled.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -15,13 +18,15 @@
 
 #define SIZE MIB(64)
 #define POLL_NS 50000000
-#define POLLS_MAX 1200 /* a minute: khugepaged has the lowest priority, and goes through all others' memory first */
+#define POLLS_MAX                                                                             \
+    1200 /* a minute: khugepaged has the lowest priority, and goes through all others' memory \
+            first */
 
-static void split_again(struct figures base, char *memory)
-{
+static void split_again(struct figures base, char *memory) {
     size_t page = (size_t)page_size();
 
-    REQUIRE(!madvise(memory, SIZE, MADV_NOHUGEPAGE)); /* splits nothing, and keeps khugepaged from filling holes */
+    /* splits nothing, and keeps khugepaged from filling holes */
+    REQUIRE(!madvise(memory, SIZE, MADV_NOHUGEPAGE));
     EXPECT_NET(quiet("collapsed"), base, .anon = pages(SIZE));
     REQUIRE(!madvise(memory + page, page, MADV_DONTNEED));
     EXPECT_NET(quiet("a page given back"), base, .anon = pages(SIZE) - 1);
@@ -29,8 +34,7 @@ static void split_again(struct figures base, char *memory)
     EXPECT_NET(quiet("end"), base);
 }
 
-static void at_once(struct figures base)
-{
+static void at_once(struct figures base) {
     char *memory = map_aligned(SIZE, false);
 
     write_steps(memory, SIZE, 2 * (size_t)page_size());
@@ -41,8 +45,7 @@ static void at_once(struct figures base)
     split_again(base, memory);
 }
 
-static void in_time(struct figures base)
-{
+static void in_time(struct figures base) {
     const struct timespec pause = {.tv_nsec = POLL_NS};
     char *memory = map_aligned(SIZE, false);
 
@@ -58,10 +61,10 @@ static void in_time(struct figures base)
 }
 
 /* Shared memory: what is collapsed need not be mapped again at once. */
-static void shared(struct figures base)
-{
+static void shared(struct figures base) {
     size_t huge = huge_page_size(SIZE);
-    char *around = mmap(NULL, SIZE + huge, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    char *around =
+        mmap(NULL, SIZE + huge, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     char *memory = (char *)(((size_t)around + huge - 1) & ~(huge - 1));
 
     REQUIRE(around != MAP_FAILED);
@@ -78,8 +81,7 @@ static void shared(struct figures base)
     EXPECT_NET(quiet("end"), base);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "madvise";
     struct figures base;
 

@@ -12,14 +12,14 @@
 #include "region.h"
 
 #define SIZE MIB(256)
-#define KEPT_EVERY 8 /* pages: leaves every block of memory mostly free, which is what compaction empties */
+#define KEPT_EVERY \
+    8 /* pages: leaves every block of memory mostly free, which is what compaction empties */
 #define ENTRIES (MIB(256) / 4096)
 #define PAGEMAP_PFN ((1ULL << 55) - 1)
 
 static uint64_t frames_before[ENTRIES], frames_after[ENTRIES];
 
-static void read_frames(const char *memory, uint64_t *frames)
-{
+static void read_frames(const char *memory, uint64_t *frames) {
     size_t bytes = (size_t)pages(SIZE) * sizeof(*frames);
     int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 
@@ -34,8 +34,7 @@ static void read_frames(const char *memory, uint64_t *frames)
     close(fd);
 }
 
-static long moved(void)
-{
+static long moved(void) {
     long count = 0;
 
     for (long i = 0; i < pages(SIZE); i++)
@@ -43,8 +42,7 @@ static long moved(void)
     return count;
 }
 
-static void compact(void)
-{
+static void compact(void) {
     int fd = open("/proc/sys/vm/compact_memory", O_WRONLY | O_CLOEXEC);
 
     if (fd < 0)
@@ -53,8 +51,7 @@ static void compact(void)
     close(fd);
 }
 
-int main(void)
-{
+int main(void) {
     struct figures base = quiet("base");
     char *memory = map_anon(SIZE);
     size_t page = (size_t)page_size();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Ten children, one after the other, of a process that holds 50 MiB: each gives its copy back at once and lives on. The
- * tree never holds more than two of them.
+ * Ten children, one after the other, of a process that holds 50 MiB: each gives its copy back at
+ * once and lives on. The tree never holds more than two of them.
  */
 #include <unistd.h>
 
@@ -12,8 +12,7 @@
 #define SIZE MIB(50)
 #define CHILDREN 10
 
-int main(void)
-{
+int main(void) {
     struct turn given_back = turn_new(), leave = turn_new();
     char *memory = map_anon(SIZE);
 

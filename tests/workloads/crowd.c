@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 /*
- * crowd PARENTS CHILDREN PAGES: so many processes, each of which forks as many children, which live at one time. A
- * child writes so many pages and sleeps until it is killed. What each process holds when all are there is reported as a
- * note "holds". Until then nobody gives a page back, and afterwards nobody takes one: the tree's peak is the sum.
+ * crowd PARENTS CHILDREN PAGES: so many processes, each of which forks as many children, which live
+ * at one time. A child writes so many pages and sleeps until it is killed. What each process holds
+ * when all are there is reported as a note "holds". Until then nobody gives a page back, and
+ * afterwards nobody takes one: the tree's peak is the sum.
  *
- * What a process costs the kernel is what limits their number, so what a child writes lies beside the program's data,
- * under one page table with it, and before the forks nothing is called that would map more.
+ * What a process costs the kernel is what limits their number, so what a child writes lies beside
+ * the program's data, under one page table with it, and before the forks nothing is called that
+ * would map more.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -25,20 +27,22 @@
 static char region[PAGES_MAX * PAGE_BYTES_MAX] __attribute__((aligned(PAGE_BYTES_MAX)));
 static struct turn here, never, go;
 
-/* The same twice, the first time without effect: what comes after a process is there has been executed before. */
-static void live(size_t bytes)
-{
+/*
+ * The same twice, the first time without effect: what comes after a process is there has been
+ * executed before.
+ */
+static void live(size_t bytes) {
     pid_t pid = getpid();
     char token;
 
     write_pages(region, bytes);
     for (size_t some = 0;; some = sizeof(pid))
-        if (write(here.fds[1], &pid, some) != (ssize_t)some || (read(never.fds[0], &token, some), some))
+        if (write(here.fds[1], &pid, some) != (ssize_t)some ||
+            (read(never.fds[0], &token, some), some))
             _exit(1);
 }
 
-static void work(long count, size_t bytes)
-{
+static void work(long count, size_t bytes) {
     pid_t group = 0, own = getpid();
 
     signal(SIGCHLD, SIG_DFL);
@@ -62,8 +66,7 @@ static void work(long count, size_t bytes)
     _exit(0);
 }
 
-static void await_all(pid_t *pids, size_t count)
-{
+static void await_all(pid_t *pids, size_t count) {
     size_t bytes = count * sizeof(*pids);
 
     for (size_t got = 0; got < bytes;) {
@@ -75,8 +78,7 @@ static void await_all(pid_t *pids, size_t count)
 }
 
 /* By the kernel's own walk of the page tables. */
-static long held_by(pid_t pid)
-{
+static long held_by(pid_t pid) {
     char text[1024], *line;
 
     read_of(pid, "smaps_rollup", text, sizeof(text));
@@ -85,14 +87,12 @@ static long held_by(pid_t pid)
     return atol(line + strlen("\nRss:")) * 1024 / page_size();
 }
 
-static void ended_early(int signal)
-{
+static void ended_early(int signal) {
     (void)signal;
     _exit(EXIT_FAILURE);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     long parents = argc == 4 ? atol(argv[1]) : 0, each = parents ? atol(argv[2]) : 0,
          written = each ? atol(argv[3]) : 0;
     size_t all = (size_t)(parents + parents * each);
@@ -121,11 +121,12 @@ int main(int argc, char **argv)
 
         found = quiet_of(pid, "one of them");
         if (found.file + found.anon + found.shmem != held_by(pid))
-            fail("process %d holds %ld + %ld + %ld pages, not %ld", pid, found.file, found.anon, found.shmem,
-                 held_by(pid));
+            fail("process %d holds %ld + %ld + %ld pages, not %ld", pid, found.file, found.anon,
+                 found.shmem, held_by(pid));
     }
     signal(SIGCHLD, SIG_DFL);
-    for (long i = 0; i < parents; i++) { /* one after the other, or the machine would have much to run at one time */
+    /* one after the other, or the machine would have much to run at one time */
+    for (long i = 0; i < parents; i++) {
         turn_give(go);
         await_end(-1, 0);
     }

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* A daemon by double fork and setsid, whose parent and grandparent it no longer has: still of the tree. */
+/*
+ * A daemon by double fork and setsid, whose parent and grandparent it no longer has: still of the
+ * tree.
+ */
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,8 +12,7 @@
 
 #define SIZE MIB(32)
 
-static void be_daemon(struct turn orphaned, struct turn done)
-{
+static void be_daemon(struct turn orphaned, struct turn done) {
     struct figures before;
 
     turn_take(orphaned);
@@ -22,8 +24,7 @@ static void be_daemon(struct turn orphaned, struct turn done)
     _exit(0);
 }
 
-int main(void)
-{
+int main(void) {
     struct turn orphaned = turn_new(), done = turn_new();
     char token;
     pid_t pid;

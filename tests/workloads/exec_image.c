@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
-/* exec replaces the address space: in place, in a child, from a thread that is not the leader, with a MiB of arguments.
- * The pid stays, the old memory is gone, and the new image counts from its first page. */
+/*
+ * exec replaces the address space: in place, in a child, from a thread that is not the leader, with
+ * a MiB of arguments. The pid stays, the old memory is gone, and the new image counts from its
+ * first page.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -13,18 +16,17 @@
 
 #define SIZE MIB(64)
 #define ARGUMENTS 16
-#define ARGUMENT_BYTES (64 * 1024) /* the kernel takes 128 KiB for one, and a quarter of the stack's limit for all */
+#define ARGUMENT_BYTES \
+    (64 * 1024) /* the kernel takes 128 KiB for one, and a quarter of the stack's limit for all */
 
 static char argument[ARGUMENT_BYTES];
 
-static void become_hold(void)
-{
+static void become_hold(void) {
     execv(workload_path("hold"), (char *const[]){"hold", "16", NULL});
     fail("execv: %s", strerror(errno));
 }
 
-static void become_hold_with_arguments(void)
-{
+static void become_hold_with_arguments(void) {
     char *argv[ARGUMENTS + 3] = {"hold", "16"};
 
     memset(argument, 'x', sizeof(argument) - 1);
@@ -34,15 +36,13 @@ static void become_hold_with_arguments(void)
     fail("execv: %s", strerror(errno));
 }
 
-static void *exec_from_thread(void *unused)
-{
+static void *exec_from_thread(void *unused) {
     (void)unused;
     become_hold();
     return NULL;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "place";
     struct figures base = quiet("base");
     pthread_t thread;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* File pages: a private mapping read, then half of it copied by writing; a shared one read and written. */
+/*
+ * File pages: a private mapping read, then half of it copied by writing; a shared one read and
+ * written.
+ */
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -9,8 +12,7 @@
 
 #define SIZE MIB(64)
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "private";
     int fd = make_file(SIZE);
     struct figures base = quiet("base");

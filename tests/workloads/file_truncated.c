@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* A file cut short or punched under a mapping takes the mapped pages with it; done by the process and by its child. */
+/*
+ * A file cut short or punched under a mapping takes the mapped pages with it; done by the process
+ * and by its child.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -13,8 +16,7 @@
 
 #define SIZE MIB(64)
 
-static void expect(const char *point, struct figures base, size_t left, bool shmem)
-{
+static void expect(const char *point, struct figures base, size_t left, bool shmem) {
     struct figures now = quiet(point);
 
     if (shmem)
@@ -23,8 +25,7 @@ static void expect(const char *point, struct figures base, size_t left, bool shm
         EXPECT_NET(now, base, .file = pages(left));
 }
 
-static void truncate_it(struct figures base, int fd, bool shmem)
-{
+static void truncate_it(struct figures base, int fd, bool shmem) {
     char *memory = map_file(fd, SIZE, true);
     pid_t pid;
 
@@ -42,8 +43,7 @@ static void truncate_it(struct figures base, int fd, bool shmem)
     expect("end", base, 0, shmem);
 }
 
-static void punch_it(struct figures base, int fd, bool shmem)
-{
+static void punch_it(struct figures base, int fd, bool shmem) {
     char *memory = map_file(fd, SIZE, true);
 
     read_pages(memory, SIZE);
@@ -63,8 +63,7 @@ static void punch_it(struct figures base, int fd, bool shmem)
 }
 
 /* The pages that a private mapping copied go with the file's end as well, but survive a hole. */
-static void copied(struct figures base, int fd, bool shmem)
-{
+static void copied(struct figures base, int fd, bool shmem) {
     char *memory = map_file(fd, SIZE, false);
 
     write_pages(memory, SIZE);
@@ -77,8 +76,7 @@ static void copied(struct figures base, int fd, bool shmem)
     expect("end", base, 0, shmem);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "truncate";
     bool shmem = argc > 2 && !strcmp(argv[2], "shmem");
     int fd = shmem ? make_memfd(SIZE) : make_file(SIZE);

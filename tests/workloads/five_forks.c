@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* Five forks of a process that holds 200 MiB, all asleep: the plain sum over address spaces is six times that, although
- * the pages are shared until written. */
+/*
+ * Five forks of a process that holds 200 MiB, all asleep: the plain sum over address spaces is six
+ * times that, although the pages are shared until written.
+ */
 #include <signal.h>
 #include <unistd.h>
 
@@ -11,13 +13,11 @@
 #define SIZE MIB(200)
 #define FORKS 5
 
-static long rss(struct figures figures)
-{
+static long rss(struct figures figures) {
     return figures.file + figures.anon + figures.shmem;
 }
 
-int main(void)
-{
+int main(void) {
     struct figures base = quiet("base"), parent, child;
     struct turn never = turn_new();
     pid_t pids[FORKS];

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* A child pages out its parent's memory by process_madvise: the parent's figures fall, the child acted. */
+/*
+ * A child pages out its parent's memory by process_madvise: the parent's figures fall, the child
+ * acted.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
@@ -20,13 +23,15 @@
 
 #define SIZE MIB(64)
 
-/* The child is forked before the memory is there: pages that two processes map are not paged out. */
-static void be_child(pid_t parent, const int *addresses, struct turn done)
-{
+/*
+ * The child is forked before the memory is there: pages that two processes map are not paged out.
+ */
+static void be_child(pid_t parent, const int *addresses, struct turn done) {
     struct iovec range = {.iov_len = SIZE};
     int pidfd = (int)syscall(SYS_pidfd_open, parent, 0);
 
-    if (pidfd < 0 || read(addresses[0], &range.iov_base, sizeof(range.iov_base)) != sizeof(range.iov_base))
+    if (pidfd < 0 ||
+        read(addresses[0], &range.iov_base, sizeof(range.iov_base)) != sizeof(range.iov_base))
         _exit(errno);
     for (size_t left = SIZE; left;) { /* a call may stop early */
         ssize_t did = syscall(SYS_process_madvise, pidfd, &range, 1, MADV_PAGEOUT, 0);
@@ -42,14 +47,12 @@ static void be_child(pid_t parent, const int *addresses, struct turn done)
 }
 
 /* All but what cannot be isolated just then, at most a sixteenth, must go. */
-static void expect_gone(long left)
-{
+static void expect_gone(long left) {
     if (left > pages(SIZE / 16))
         fail("%ld of %ld pages stayed", left, pages(SIZE));
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     bool filed = argc > 1 && !strcmp(argv[1], "file");
     int fd = filed ? make_file(SIZE) : -1;
     struct figures base = quiet("base"), now;
@@ -89,7 +92,8 @@ int main(int argc, char **argv)
         if (!now.swap)
             skip("there is no swap space");
         if (now.anon - base.anon + now.swap != pages(SIZE))
-            fail("%ld resident and %ld in swap are not %ld", now.anon - base.anon, now.swap, pages(SIZE));
+            fail("%ld resident and %ld in swap are not %ld", now.anon - base.anon, now.swap,
+                 pages(SIZE));
         expect_gone(now.anon - base.anon);
     }
     _exit(0);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* A child faults pages into its parent, by process_vm_writev, /proc/PID/mem or ptrace: the parent holds them, the child
- * acted. */
+/*
+ * A child faults pages into its parent, by process_vm_writev, /proc/PID/mem or ptrace: the parent
+ * holds them, the child acted.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -22,8 +24,7 @@
 static char source[4096];
 
 /* A byte a page, so that no more of the child's own memory is needed than it has. */
-static void write_by_vm_writev(pid_t parent, char *memory)
-{
+static void write_by_vm_writev(pid_t parent, char *memory) {
     for (size_t at = 0; at < SIZE; at += (size_t)page_size()) {
         struct iovec from = {source, 1}, to = {memory + at, 1};
 
@@ -31,8 +32,7 @@ static void write_by_vm_writev(pid_t parent, char *memory)
     }
 }
 
-static void write_by_mem_file(pid_t parent, char *memory)
-{
+static void write_by_mem_file(pid_t parent, char *memory) {
     char path[32];
     int fd;
 
@@ -44,8 +44,7 @@ static void write_by_mem_file(pid_t parent, char *memory)
     close(fd);
 }
 
-static void write_by_ptrace(pid_t parent, char *memory)
-{
+static void write_by_ptrace(pid_t parent, char *memory) {
     int status;
 
     REQUIRE(!ptrace(PTRACE_ATTACH, parent, NULL, NULL));
@@ -55,8 +54,7 @@ static void write_by_ptrace(pid_t parent, char *memory)
     REQUIRE(!ptrace(PTRACE_DETACH, parent, NULL, NULL));
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "vm_writev";
     struct figures base = quiet("base");
     char *memory = map_anon(SIZE);

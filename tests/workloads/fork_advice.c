@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* Regions that a child does not get: MADV_DONTFORK leaves the mapping out, MADV_WIPEONFORK leaves the pages out. */
+/*
+ * Regions that a child does not get: MADV_DONTFORK leaves the mapping out, MADV_WIPEONFORK leaves
+ * the pages out.
+ */
 #include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -11,8 +14,7 @@
 
 #define SIZE MIB(64)
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     bool wipe = argc > 1 && !strcmp(argv[1], "wipe");
     struct figures base = quiet("base"), child;
     char *memory = map_anon(SIZE);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* What a forked child starts with, before it has run: anonymous memory copied, file mappings mostly not, shared memory
- * not at all. Then it writes all of it, and unmaps all of it. */
+/*
+ * What a forked child starts with, before it has run: anonymous memory copied, file mappings mostly
+ * not, shared memory not at all. Then it writes all of it, and unmaps all of it.
+ */
 #include <unistd.h>
 
 #include "oracle.h"
@@ -11,14 +13,12 @@
 #define SHARED MIB(16)
 #define FILED MIB(16)
 
-static void expect_anon(const char *point, struct figures now, long wanted)
-{
+static void expect_anon(const char *point, struct figures now, long wanted) {
     if (now.anon != wanted)
         fail("%s: %ld pages are anon, not %ld", point, now.anon, wanted);
 }
 
-static void be_child(struct turn go, struct figures parent, char *memory, char *shared)
-{
+static void be_child(struct turn go, struct figures parent, char *memory, char *shared) {
     turn_take(go);
     expect_anon("child awake", quiet("child awake"), parent.anon);
     write_pages(memory, SIZE);
@@ -33,11 +33,11 @@ static void be_child(struct turn go, struct figures parent, char *memory, char *
     _exit(0);
 }
 
-int main(void)
-{
+int main(void) {
     int fd = make_file(FILED);
     struct figures base = quiet("base"), parent, child;
-    char *memory = map_anon(SIZE), *shared = map_shared_anon(SHARED), *file = map_file(fd, FILED, true);
+    char *memory = map_anon(SIZE), *shared = map_shared_anon(SHARED),
+         *file = map_file(fd, FILED, true);
     struct turn go = turn_new();
     pid_t pid;
 

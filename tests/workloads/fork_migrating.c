@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 /*
- * Forks while the pages of huge pages are on the move: a child splits those that it shares with its parent, and the
- * parent forks meanwhile. With "zeros" most of them hold nothing, and newer kernels drop those on the way.
+ * Forks while the pages of huge pages are on the move: a child splits those that it shares with its
+ * parent, and the parent forks meanwhile. With "zeros" most of them hold nothing, and newer kernels
+ * drop those on the way.
  *
- * That a fork has met such pages shows in the kernel's own counts. Each migration entry that the kernel makes is taken
- * back once, but for those that a fork has copied: so many more are taken back than were made.
+ * That a fork has met such pages shows in the kernel's own counts. Each migration entry that the
+ * kernel makes is taken back once, but for those that a fork has copied: so many more are taken
+ * back than were made.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -38,11 +40,11 @@
 static const char *const names[] = {"remove_migration_pte", "set_migration_pte"};
 static int counts[2][PROCESSORS_MAX];
 static long processors;
-static long *dropped; /* pages of zeros, by all processes; what a child drops before it first looks is not in it */
+/* pages of zeros, by all processes; what a child drops before it first looks is not in it */
+static long *dropped;
 static uint64_t zero_frame;
 
-static long number_in(const char *path, const char *after)
-{
+static long number_in(const char *path, const char *after) {
     char line[128];
     long number = -1;
     FILE *file = fopen(path, "re");
@@ -55,8 +57,7 @@ static long number_in(const char *path, const char *after)
     return number;
 }
 
-static bool count_entries(void)
-{
+static bool count_entries(void) {
     processors = sysconf(_SC_NPROCESSORS_ONLN);
     REQUIRE(processors > 0 && processors <= PROCESSORS_MAX);
     for (int i = 0; i < 2; i++) {
@@ -70,15 +71,15 @@ static bool count_entries(void)
             return false; /* older kernels lack them */
         attr.config = (unsigned long)id;
         for (int cpu = 0; cpu < processors; cpu++) {
-            counts[i][cpu] = (int)syscall(SYS_perf_event_open, &attr, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC);
+            counts[i][cpu] =
+                (int)syscall(SYS_perf_event_open, &attr, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC);
             REQUIRE(counts[i][cpu] >= 0);
         }
     }
     return true;
 }
 
-static long counted(int which)
-{
+static long counted(int which) {
     uint64_t sum = 0, count;
 
     for (int cpu = 0; cpu < processors; cpu++) {
@@ -89,30 +90,28 @@ static long counted(int which)
 }
 
 /*
- * How many more were taken back than made, so far: at least so many have been copied. The map of a huge page that is
- * split makes entries for all its pages at once, without a tracepoint; other splits of such maps are counted with these,
- * and what leaves with its process is missing: both make it less. An entry that becomes the zero page has no tracepoint
- * either, but is a page less in its process.
+ * How many more were taken back than made, so far: at least so many have been copied. The map of a
+ * huge page that is split makes entries for all its pages at once, without a tracepoint; other
+ * splits of such maps are counted with these, and what leaves with its process is missing: both
+ * make it less. An entry that becomes the zero page has no tracepoint either, but is a page less in
+ * its process.
  */
-static long excess(void)
-{
+static long excess(void) {
     return counted(0) + *dropped - counted(1) -
            number_in("/proc/vmstat", "thp_split_pmd ") * pages(huge_page_size(SIZE));
 }
 
-static void read_pagemap(const char *memory, uint64_t *entries, long count)
-{
+static void read_pagemap(const char *memory, uint64_t *entries, long count) {
     ssize_t bytes = (ssize_t)((size_t)count * sizeof(*entries));
     int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 
     REQUIRE(fd >= 0);
-    REQUIRE(pread(fd, entries, (size_t)bytes, (off_t)((uintptr_t)memory / (size_t)page_size() * sizeof(*entries))) ==
-            bytes);
+    REQUIRE(pread(fd, entries, (size_t)bytes,
+                  (off_t)((uintptr_t)memory / (size_t)page_size() * sizeof(*entries))) == bytes);
     close(fd);
 }
 
-static uint64_t frame_of_zeros(void)
-{
+static uint64_t frame_of_zeros(void) {
     char *page = map_anon((size_t)page_size());
     uint64_t entry;
 
@@ -123,8 +122,7 @@ static uint64_t frame_of_zeros(void)
 }
 
 /* Pages of the memory that are not the zero page: on the move or not. */
-static long kept(const char *memory)
-{
+static long kept(const char *memory) {
     static uint64_t entries[SIZE / 4096];
     long count = 0;
 
@@ -134,27 +132,25 @@ static long kept(const char *memory)
     return count;
 }
 
-static void note_drops(const char *memory, long before)
-{
+static void note_drops(const char *memory, long before) {
     __atomic_fetch_add(dropped, before - kept(memory), __ATOMIC_RELAXED);
 }
 
-static bool split(const char *memory, size_t bytes)
-{
+static bool split(const char *memory, size_t bytes) {
     char range[96];
     int fd = open(SPLITTER, O_WRONLY | O_CLOEXEC), size;
     bool done;
 
     if (fd < 0)
         return false;
-    size = snprintf(range, sizeof(range), "%d,0x%lx,0x%lx", getpid(), (uintptr_t)memory, (uintptr_t)memory + bytes);
+    size = snprintf(range, sizeof(range), "%d,0x%lx,0x%lx", getpid(), (uintptr_t)memory,
+                    (uintptr_t)memory + bytes);
     done = write(fd, range, (size_t)size) == size;
     close(fd);
     return done;
 }
 
-static void be_child(const char *memory, struct turn over)
-{
+static void be_child(const char *memory, struct turn over) {
     long before = kept(memory);
 
     turn_take(over);
@@ -163,8 +159,7 @@ static void be_child(const char *memory, struct turn over)
     _exit(0);
 }
 
-static void fork_meanwhile(const char *memory)
-{
+static void fork_meanwhile(const char *memory) {
     struct turn go = turn_new(), over = turn_new();
     long before = kept(memory);
     pid_t splitter = fork();
@@ -192,8 +187,7 @@ static void fork_meanwhile(const char *memory)
     note_drops(memory, before);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     bool zeros = argc > 1 && !strcmp(argv[1], "zeros");
     struct figures base = quiet("base");
     bool counting;

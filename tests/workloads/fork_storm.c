@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* One process holds 256 MiB while its parent forks and execs 256 times: nothing of that moves the holder's figures. */
+/*
+ * One process holds 256 MiB while its parent forks and execs 256 times: nothing of that moves the
+ * holder's figures.
+ */
 #include <string.h>
 #include <unistd.h>
 
@@ -10,8 +13,7 @@
 #define SIZE MIB(256)
 #define FORKS 256
 
-static void hold(struct turn holding, struct turn go)
-{
+static void hold(struct turn holding, struct turn go) {
     struct figures held;
 
     write_pages(map_anon(SIZE), SIZE);
@@ -24,8 +26,7 @@ static void hold(struct turn holding, struct turn go)
     _exit(0);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     struct turn holding = turn_new(), go = turn_new();
     struct figures base;
     pid_t holder;

@@ -11,16 +11,14 @@
 #define STACK MIB(4) /* of the 8 that are usual */
 
 /* Not inlined, so that the frame is there during the call only. */
-__attribute__((noinline)) static void use_stack(void)
-{
+__attribute__((noinline)) static void use_stack(void) {
     volatile char frame[STACK];
 
     for (size_t at = sizeof(frame); at; at -= (size_t)page_size())
         frame[at - 1] = 1;
 }
 
-int main(void)
-{
+int main(void) {
     struct figures base = quiet("base"), after;
     size_t page = (size_t)page_size();
     char *end = sbrk(0), *heap;

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT
-/* hold MIB [ANYTHING...]: a command that holds so much anonymous memory at its end, which is its peak. */
+/*
+ * hold MIB [ANYTHING...]: a command that holds so much anonymous memory at its end, which is its
+ * peak.
+ */
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "oracle.h"
 #include "region.h"
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     size_t size = MIB(argc > 1 ? strtoul(argv[1], NULL, 10) : 0);
     struct figures base = quiet("started");
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* Transparent huge pages, anonymous: touched, unmapped in part, given back in part, protected in part, shared with a
- * child that writes them. */
+/*
+ * Transparent huge pages, anonymous: touched, unmapped in part, given back in part, protected in
+ * part, shared with a child that writes them.
+ */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +15,7 @@
 
 #define SIZE MIB(64)
 
-static char *map_touched(size_t huge)
-{
+static char *map_touched(size_t huge) {
     char *memory = map_aligned(SIZE, true);
 
     write_steps(memory, SIZE, huge);
@@ -23,14 +24,14 @@ static char *map_touched(size_t huge)
     return memory;
 }
 
-static void touch_it(struct figures base, size_t huge)
-{
+static void touch_it(struct figures base, size_t huge) {
     char *memory = map_aligned(SIZE, true);
 
     read_pages(memory, huge); /* the huge zero page */
     EXPECT_NET(quiet("read"), base);
     write_steps(memory, huge, huge);
-    quiet("zero page written"); /* a huge page from 6.12 on, before that a small one among maps of the zero page */
+    /* a huge page from 6.12 on, before that a small one among maps of the zero page */
+    quiet("zero page written");
     unmap(memory, SIZE);
     EXPECT_NET(quiet("unmapped"), base);
 
@@ -41,8 +42,7 @@ static void touch_it(struct figures base, size_t huge)
 }
 
 /* Each way of splitting a mapping: the pages stay where they were until they go. */
-static void split_it(struct figures base, size_t huge)
-{
+static void split_it(struct figures base, size_t huge) {
     char *memory = map_touched(huge);
     size_t page = (size_t)page_size(), gone = 0;
 
@@ -63,7 +63,8 @@ static void split_it(struct figures base, size_t huge)
     gone += huge / 2;
     EXPECT_NET(quiet("the half before it unmapped"), base, .anon = pages(SIZE - gone));
 
-    write_pages(memory + huge, huge / 2); /* refaulted: one huge page at most holds both halves again */
+    /* refaulted: one huge page at most holds both halves again */
+    write_pages(memory + huge, huge / 2);
     gone -= huge / 2;
     EXPECT_NET(quiet("half touched again"), base, .anon = pages(SIZE - gone));
 
@@ -71,8 +72,7 @@ static void split_it(struct figures base, size_t huge)
     EXPECT_NET(quiet("end"), base);
 }
 
-static void fork_it(struct figures base, size_t huge)
-{
+static void fork_it(struct figures base, size_t huge) {
     char *memory = map_touched(huge);
     struct turn go = turn_new();
     struct figures parent = quiet("touched"), child;
@@ -84,7 +84,8 @@ static void fork_it(struct figures base, size_t huge)
         child = quiet("child");
         if (child.anon != parent.anon)
             fail("the child has %ld anon, its parent %ld", child.anon, parent.anon);
-        write_pages(memory, SIZE); /* copied, as small pages or as a huge one: the kernel's choice */
+        /* copied, as small pages or as a huge one: the kernel's choice */
+        write_pages(memory, SIZE);
         child = quiet("child wrote");
         if (child.anon != parent.anon)
             fail("the child has %ld anon after writing, its parent %ld", child.anon, parent.anon);
@@ -103,8 +104,7 @@ static void fork_it(struct figures base, size_t huge)
     EXPECT_NET(quiet("end"), base);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     size_t huge = huge_page_size(SIZE);
     const char *mode = argc > 1 ? argv[1] : "touch";
     struct figures base = quiet("base");

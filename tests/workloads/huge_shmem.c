@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* Huge pages of shared memory, where shmem_enabled lets MADV_HUGEPAGE have them; unmapped and punched in part. */
+/*
+ * Huge pages of shared memory, where shmem_enabled lets MADV_HUGEPAGE have them; unmapped and
+ * punched in part.
+ */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -11,8 +14,7 @@
 
 #define SIZE MIB(64)
 
-int main(void)
-{
+int main(void) {
     size_t huge = huge_page_size(SIZE), page = (size_t)page_size(), gone;
     int fd = make_memfd(SIZE);
     struct figures base = quiet("base");
@@ -27,7 +29,8 @@ int main(void)
         skip("shared memory gets no huge pages here");
     EXPECT_NET(quiet("touched"), base, .shmem = pages(SIZE));
 
-    unmap(memory + huge / 2, page); /* file mappings are not split but dropped: what stays must be read again */
+    /* file mappings are not split but dropped: what stays must be read again */
+    unmap(memory + huge / 2, page);
     quiet("a page unmapped");
     read_pages(memory, huge / 2);
     read_pages(memory + huge / 2 + page, SIZE - huge / 2 - page);

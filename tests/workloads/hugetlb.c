@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* Pages of the hugetlb pool are in none of the counters, whether private, shared, or copied by a child. */
+/*
+ * Pages of the hugetlb pool are in none of the counters, whether private, shared, or copied by a
+ * child.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -13,17 +16,16 @@
 
 #define SIZE MIB(32)
 
-static char *map_hugetlb(int sharing)
-{
-    char *memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, sharing | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+static char *map_hugetlb(int sharing) {
+    char *memory =
+        mmap(NULL, SIZE, PROT_READ | PROT_WRITE, sharing | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
 
     if (memory == MAP_FAILED)
         skip("cannot have %zu MiB of hugetlb pages: %s", SIZE >> 20, strerror(errno));
     return memory;
 }
 
-int main(void)
-{
+int main(void) {
     struct figures base = quiet("base");
     char *memory = map_hugetlb(MAP_PRIVATE);
     struct turn go = turn_new();

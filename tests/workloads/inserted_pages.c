@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
-/* Kernel memory that a driver maps, here that of a BPF array: where the kernel inserts pages (vm_insert_page(), without a
- * fault) they count as file, and where it maps bare page frames they count as nothing. */
+/*
+ * Kernel memory that a driver maps, here that of a BPF array: where the kernel inserts pages
+ * (vm_insert_page(), without a fault) they count as file, and where it maps bare page frames they
+ * count as nothing.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/bpf.h>
@@ -18,8 +21,7 @@
 #define BPF_F_MMAPABLE (1U << 10)
 #endif
 
-int main(void)
-{
+int main(void) {
     union bpf_attr array = {
         .map_type = BPF_MAP_TYPE_ARRAY,
         .key_size = 4,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* Equal pages merged by ksmd and unmerged again, by writing and by MADV_UNMERGEABLE: anonymous all along, unless ksmd
- * may use the zero page, which is in no counter. */
+/*
+ * Equal pages merged by ksmd and unmerged again, by writing and by MADV_UNMERGEABLE: anonymous all
+ * along, unless ksmd may use the zero page, which is in no counter.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -17,8 +19,7 @@
 #define POLL_NS 50000000
 #define POLLS_MAX 600 /* half a minute */
 
-static long setting(const char *name)
-{
+static long setting(const char *name) {
     char path[64] = "/sys/kernel/mm/ksm/", text[32] = "";
     int fd;
 
@@ -30,14 +31,15 @@ static long setting(const char *name)
     return atol(text);
 }
 
-static void fill(char *memory, int value)
-{
+static void fill(char *memory, int value) {
     memset(memory, value, SIZE);
 }
 
-/* Merged pages: those that ksmd counts, or the ones it replaced by the zero page, which only the oracle sees. */
-static void await_merge(long before, bool zero)
-{
+/*
+ * Merged pages: those that ksmd counts, or the ones it replaced by the zero page, which only the
+ * oracle sees.
+ */
+static void await_merge(long before, bool zero) {
     const struct timespec pause = {.tv_nsec = POLL_NS};
 
     for (int poll = 0; poll < POLLS_MAX; poll++) {
@@ -51,8 +53,7 @@ static void await_merge(long before, bool zero)
     skip("ksmd did not merge %ld pages within half a minute", pages(SIZE));
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     bool zero = argc > 1 && !strcmp(argv[1], "zero");
     struct figures base = quiet("base");
     long before = setting("pages_sharing") + setting("pages_shared"), merged;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* An idle process's memory taken by kswapd, when free memory falls below its mark. The mark is raised to where free
- * memory is, and put back before anyone looks. */
+/*
+ * An idle process's memory taken by kswapd, when free memory falls below its mark. The mark is
+ * raised to where free memory is, and put back before anyone looks.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -18,15 +20,17 @@
 
 #define SIZE MIB(64)
 #define MARK "/proc/sys/vm/min_free_kbytes"
-/* Allocations wake kswapd, once no zone has more free than its mark: the small first zone is used up by these. */
+/*
+ * Allocations wake kswapd, once no zone has more free than its mark: the small first zone is used
+ * up by these.
+ */
 #define NEEDED MIB(16)
 #define NEEDED_AGAIN MIB(1)
 #define POLL_NS 100000000
 #define POLLS_MAX 300 /* half a minute */
 #define STILL_POLLS 10
 
-static long read_number(const char *path, const char *name)
-{
+static long read_number(const char *path, const char *name) {
     char line[128];
     long number = -1;
     FILE *file = fopen(path, "re");
@@ -39,8 +43,7 @@ static long read_number(const char *path, const char *name)
     return number;
 }
 
-static void set_mark(long kib)
-{
+static void set_mark(long kib) {
     char text[24];
     int fd = open(MARK, O_WRONLY | O_CLOEXEC);
 
@@ -50,10 +53,11 @@ static void set_mark(long kib)
     close(fd);
 }
 
-/* kswapd wakes below 5/4 of the mark, and works until there is 3/2 of it; only below the mark itself is anyone else made
- * to help. */
-static void press(void)
-{
+/*
+ * kswapd wakes below 5/4 of the mark, and works until there is 3/2 of it; only below the mark
+ * itself is anyone else made to help.
+ */
+static void press(void) {
     long before = read_number(MARK, ""), taken = 0;
     char *memory = map_anon(NEEDED);
 
@@ -73,16 +77,14 @@ static void press(void)
     set_mark(before);
 }
 
-static void be_presser(struct turn go, struct turn done)
-{
+static void be_presser(struct turn go, struct turn done) {
     turn_take(go);
     press();
     turn_give(done);
     pause();
 }
 
-int main(void)
-{
+int main(void) {
     struct figures base = quiet("base"), now;
     struct turn go = turn_new(), done = turn_new();
     char *memory;
@@ -102,12 +104,14 @@ int main(void)
     REQUIRE(!kill(child, SIGKILL));
     await_end(child, SIGKILL);
     if (now.anon - base.anon + now.swap != pages(SIZE))
-        fail("%ld resident and %ld in swap are not %ld", now.anon - base.anon, now.swap, pages(SIZE));
+        fail("%ld resident and %ld in swap are not %ld", now.anon - base.anon, now.swap,
+             pages(SIZE));
     if (!now.swap)
         skip("kswapd took none of it");
     read_pages(memory, SIZE);
     now = quiet("read again"); /* of what it held before, some may still be out */
     if (now.anon - base.anon + now.swap != pages(SIZE))
-        fail("%ld resident and %ld in swap are not %ld", now.anon - base.anon, now.swap, pages(SIZE));
+        fail("%ld resident and %ld in swap are not %ld", now.anon - base.anon, now.swap,
+             pages(SIZE));
     _exit(0);
 }

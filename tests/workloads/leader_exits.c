@@ -17,8 +17,7 @@
 
 static struct figures base;
 
-static void await_leader_gone(void)
-{
+static void await_leader_gone(void) {
     const struct timespec pause = {.tv_nsec = POLL_NS};
     char path[64], line[128] = "";
 
@@ -35,8 +34,7 @@ static void await_leader_gone(void)
     }
 }
 
-static void *outlive_leader(void *unused)
-{
+static void *outlive_leader(void *unused) {
     char *memory = map_anon(SIZE);
     struct figures before, child;
     struct turn go = turn_new();
@@ -65,15 +63,13 @@ static void *outlive_leader(void *unused)
     _exit(0);
 }
 
-static void *sleep_on(void *unused)
-{
+static void *sleep_on(void *unused) {
     (void)unused;
     pause();
     return NULL;
 }
 
-int main(void)
-{
+int main(void) {
     pthread_t worker, sleeper;
 
     base = quiet("base");

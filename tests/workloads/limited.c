@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
-/* limited GROUP FILE VALUE: in a memory cgroup, where others' need takes an idle process's pages: a sibling's, when the
- * limit is reached, and whoever asks for reclaim by writing VALUE to the group's FILE. Nothing is lost: what is no longer
- * resident is in swap. */
+/*
+ * limited GROUP FILE VALUE: in a memory cgroup, where others' need takes an idle process's pages: a
+ * sibling's, when the limit is reached, and whoever asks for reclaim by writing VALUE to the
+ * group's FILE. Nothing is lost: what is no longer resident is in swap.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -17,8 +19,7 @@
 #define OWNED MIB(32)
 #define NEEDED MIB(48) /* of a limit of 64 */
 
-static void write_to(const char *directory, const char *name, const char *value)
-{
+static void write_to(const char *directory, const char *name, const char *value) {
     char path[256];
     int fd;
 
@@ -26,19 +27,19 @@ static void write_to(const char *directory, const char *name, const char *value)
     fd = open(path, O_WRONLY | O_CLOEXEC);
     if (fd < 0)
         skip("%s: %s", path, strerror(errno));
-    if (write(fd, value, strlen(value)) != (ssize_t)strlen(value) && errno != EAGAIN) /* less than asked for */
+    if (write(fd, value, strlen(value)) != (ssize_t)strlen(value) &&
+        errno != EAGAIN) /* less than asked for */
         fail("%s: %s", path, strerror(errno));
     close(fd);
 }
 
-static void expect_whole(struct figures now, struct figures base)
-{
+static void expect_whole(struct figures now, struct figures base) {
     if (now.anon - base.anon + now.swap != pages(OWNED))
-        fail("%ld resident and %ld in swap are not %ld", now.anon - base.anon, now.swap, pages(OWNED));
+        fail("%ld resident and %ld in swap are not %ld", now.anon - base.anon, now.swap,
+             pages(OWNED));
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     struct turn go = turn_new(), done = turn_new();
     struct figures base, now;
     char *memory;
@@ -58,7 +59,8 @@ int main(int argc, char **argv)
         write_pages(map_anon(NEEDED), NEEDED);
         now = quiet("sibling wrote");
         if (now.anon + now.swap != before.anon + before.swap + pages(NEEDED))
-            fail("%ld resident and %ld in swap are not %ld more", now.anon, now.swap, pages(NEEDED));
+            fail("%ld resident and %ld in swap are not %ld more", now.anon, now.swap,
+                 pages(NEEDED));
         turn_give(done);
         _exit(0);
     }

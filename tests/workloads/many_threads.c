@@ -15,8 +15,7 @@
 static struct turn go, done, leave;
 static char *memory[THREADS];
 
-static void *churn(void *mine)
-{
+static void *churn(void *mine) {
     turn_take(go);
     for (int round = 0; round < ROUNDS; round++) {
         write_pages(mine, SIZE);
@@ -27,8 +26,7 @@ static void *churn(void *mine)
     return NULL;
 }
 
-int main(void)
-{
+int main(void) {
     struct figures base;
     pthread_t threads[THREADS];
 

@@ -8,8 +8,7 @@
 
 #define SIZE ((size_t)16 << 20)
 
-int main(void)
-{
+int main(void) {
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
 
     while (poll(&input, 1, 0) == 0) {

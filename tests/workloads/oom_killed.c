@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* oom_killed GROUP: a child that outgrows its memory cgroup, limited to 64 MiB without swap, is killed in the middle of a
- * fault. */
+/*
+ * oom_killed GROUP: a child that outgrows its memory cgroup, limited to 64 MiB without swap, is
+ * killed in the middle of a fault.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -16,8 +18,7 @@
 #define FITS MIB(48)
 #define TOO_MUCH MIB(128)
 
-static void join(const char *group)
-{
+static void join(const char *group) {
     char path[256];
     int fd;
 
@@ -29,8 +30,7 @@ static void join(const char *group)
     close(fd);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     struct figures base;
     pid_t child;
 

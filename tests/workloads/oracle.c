@@ -15,7 +15,10 @@
 
 #include "oracle.h"
 
-/* A walk that finds its own pages coming in is repeated; so is one that the kernel disturbs (khugepaged, reclaim). */
+/*
+ * A walk that finds its own pages coming in is repeated; so is one that the kernel disturbs
+ * (khugepaged, reclaim).
+ */
 #define WALKS_MAX 200
 
 #define STATUS_SKIP 77 /* as Automake's tests say it */
@@ -29,21 +32,18 @@ static int report_fd = -1;
 static bool settled;
 static pid_t reported_pid;
 
-long pages(size_t bytes)
-{
+long pages(size_t bytes) {
     return (long)(bytes / (size_t)page_size());
 }
 
-static uint64_t now_ns(void)
-{
+static uint64_t now_ns(void) {
     struct timespec now;
 
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static void put(const char *text)
-{
+static void put(const char *text) {
     size_t length = strlen(text);
 
     if (report_used + length >= sizeof(report))
@@ -52,8 +52,7 @@ static void put(const char *text)
     report_used += length;
 }
 
-static void put_number(const char *key, int64_t number)
-{
+static void put_number(const char *key, int64_t number) {
     char digits[24];
     size_t at = sizeof(digits) - 1;
     uint64_t rest = number < 0 ? -(uint64_t)number : (uint64_t)number;
@@ -70,8 +69,7 @@ static void put_number(const char *key, int64_t number)
     put(digits + at);
 }
 
-static void begin(const char *kind, const char *name)
-{
+static void begin(const char *kind, const char *name) {
     report_used = 0;
     put("{\"");
     put(kind);
@@ -80,8 +78,7 @@ static void begin(const char *kind, const char *name)
     put("\"");
 }
 
-static void open_report(void)
-{
+static void open_report(void) {
     const char *path = getenv("MEMTRACK_ORACLE"), *fd = getenv("MEMTRACK_ORACLE_FD");
 
     if (report_fd >= 0)
@@ -94,15 +91,13 @@ static void open_report(void)
         fail("cannot open %s: %s", path, strerror(errno));
 }
 
-static void send_report(void)
-{
+static void send_report(void) {
     if (write(report_fd, report, report_used) != (ssize_t)report_used)
         fail("cannot write a report: %s", strerror(errno));
 }
 
 /* The pid as whoever mounted /proc sees it, which getpid() in a pid namespace of its own is not. */
-static pid_t shown_pid(void)
-{
+static pid_t shown_pid(void) {
     char link[16] = "";
 
     if (reported_pid)
@@ -112,8 +107,7 @@ static pid_t shown_pid(void)
     return atoi(link);
 }
 
-static void touch(char *start, char *end, bool write)
-{
+static void touch(char *start, char *end, bool write) {
     for (volatile char *page = start; (char *)page < end; page += page_size()) {
         char kept = *page;
 
@@ -123,8 +117,7 @@ static void touch(char *start, char *end, bool write)
 }
 
 /* Text, data (copied, where it is private), stack. */
-void settle(void)
-{
+void settle(void) {
     volatile char *stack = alloca(STACK_BYTES);
     unsigned long start, end;
     char permissions[8], name[256];
@@ -147,8 +140,8 @@ void settle(void)
     fclose(maps);
 }
 
-static void begin_point(const char *point, pid_t pid, const struct figures *found, const struct counters *counters)
-{
+static void begin_point(const char *point, pid_t pid, const struct figures *found,
+                        const struct counters *counters) {
     begin("point", point);
     put_number("pid", pid);
     put_number("own_pid", getpid());
@@ -170,10 +163,11 @@ static void begin_point(const char *point, pid_t pid, const struct figures *foun
     put(walk_sees_page_flags() ? ", \"source\": \"pagemap\"" : ", \"source\": \"smaps\"");
 }
 
-/* Everything but the last write(2) is done twice with the same result before it counts, so that it has no page left to
- * fault in. */
-static struct figures settle_and_report(const char *who, pid_t pid, const char *point)
-{
+/*
+ * Everything but the last write(2) is done twice with the same result before it counts, so that it
+ * has no page left to fault in.
+ */
+static struct figures settle_and_report(const char *who, pid_t pid, const char *point) {
     struct figures found = {0}, before = {0};
     struct counters counters;
     bool steady = false;
@@ -199,37 +193,33 @@ static struct figures settle_and_report(const char *who, pid_t pid, const char *
         steady = agreed;
         before = found;
     }
-    fail("%s: no quiet point after %d walks: file %ld anon %ld shmem %ld hugetlb %ld", point, WALKS_MAX, found.file,
-         found.anon, found.shmem, found.hugetlb);
+    fail("%s: no quiet point after %d walks: file %ld anon %ld shmem %ld hugetlb %ld", point,
+         WALKS_MAX, found.file, found.anon, found.shmem, found.hugetlb);
 }
 
-struct figures quiet(const char *point)
-{
+struct figures quiet(const char *point) {
     if (!settled)
         settle();
     return settle_and_report("thread-self", 0, point);
 }
 
-struct figures quiet_of_thread(pid_t tid, pid_t pid, const char *point)
-{
+struct figures quiet_of_thread(pid_t tid, pid_t pid, const char *point) {
     char who[16];
 
     snprintf(who, sizeof(who), "%d", tid);
     return settle_and_report(who, pid, point);
 }
 
-struct figures quiet_of(pid_t pid, const char *point)
-{
+struct figures quiet_of(pid_t pid, const char *point) {
     return quiet_of_thread(pid, pid, point);
 }
 
-void shown_as(pid_t pid)
-{
+void shown_as(pid_t pid) {
     reported_pid = pid;
 }
 
-void expect_net(const char *file, int line, struct figures now, struct figures base, struct figures net)
-{
+void expect_net(const char *file, int line, struct figures now, struct figures base,
+                struct figures net) {
     const struct {
         const char *name;
         long found, wanted;
@@ -243,11 +233,11 @@ void expect_net(const char *file, int line, struct figures now, struct figures b
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
         if (rows[i].found != rows[i].wanted)
-            fail("%s:%d: %s is %+ld pages, not %+ld", file, line, rows[i].name, rows[i].found, rows[i].wanted);
+            fail("%s:%d: %s is %+ld pages, not %+ld", file, line, rows[i].name, rows[i].found,
+                 rows[i].wanted);
 }
 
-void note(const char *name, pid_t pid, unsigned long address, long page_count)
-{
+void note(const char *name, pid_t pid, unsigned long address, long page_count) {
     open_report();
     begin("note", name);
     put_number("pid", pid ? pid : shown_pid());
@@ -258,8 +248,7 @@ void note(const char *name, pid_t pid, unsigned long address, long page_count)
     send_report();
 }
 
-void fail(const char *format, ...)
-{
+void fail(const char *format, ...) {
     va_list args;
 
     va_start(args, format);
@@ -269,8 +258,7 @@ void fail(const char *format, ...)
     exit(EXIT_FAILURE);
 }
 
-void skip(const char *format, ...)
-{
+void skip(const char *format, ...) {
     char reason[256];
     va_list args;
 

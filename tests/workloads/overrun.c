@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* Threads that fault and give back without a pause for so many seconds, more than a small ring holds, and then rest. */
+/*
+ * Threads that fault and give back without a pause for so many seconds, more than a small ring
+ * holds, and then rest.
+ */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -19,8 +22,7 @@ static volatile bool resting;
 static struct turn rested, leave;
 static char *memory[THREADS];
 
-static void *churn(void *mine)
-{
+static void *churn(void *mine) {
     while (!resting) {
         write_pages(mine, SIZE);
         REQUIRE(!madvise(mine, SIZE, MADV_DONTNEED));
@@ -31,8 +33,7 @@ static void *churn(void *mine)
     return NULL;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     unsigned seconds = argc > 1 ? (unsigned)atoi(argv[1]) : 3;
     pthread_t threads[THREADS];
     struct figures before;

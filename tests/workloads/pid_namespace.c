@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* Processes in a pid namespace of their own: the figures are the same, the pids those of whoever mounted /proc. */
+/*
+ * Processes in a pid namespace of their own: the figures are the same, the pids those of whoever
+ * mounted /proc.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <sched.h>
@@ -12,8 +15,7 @@
 
 #define SIZE MIB(32)
 
-static void be_grandchild(void)
-{
+static void be_grandchild(void) {
     struct figures before = quiet("grandchild");
 
     write_pages(map_anon(SIZE), SIZE);
@@ -21,8 +23,7 @@ static void be_grandchild(void)
     _exit(0);
 }
 
-int main(void)
-{
+int main(void) {
     struct figures before;
     pid_t pid;
 

@@ -13,8 +13,7 @@
 #include "region.h"
 #include "turns.h"
 
-static pid_t fork_as(pid_t pid)
-{
+static pid_t fork_as(pid_t pid) {
     struct clone_args args = {
         .exit_signal = SIGCHLD,
         .set_tid = (uintptr_t)&pid,
@@ -24,8 +23,7 @@ static pid_t fork_as(pid_t pid)
     return (pid_t)syscall(SYS_clone3, &args, sizeof(args));
 }
 
-static void be_child(const char *point, size_t size)
-{
+static void be_child(const char *point, size_t size) {
     struct figures before = quiet("child");
 
     write_pages(map_anon(size), size);
@@ -33,8 +31,7 @@ static void be_child(const char *point, size_t size)
     _exit(0);
 }
 
-int main(void)
-{
+int main(void) {
     pid_t first, second;
 
     quiet("base");

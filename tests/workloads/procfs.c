@@ -7,8 +7,7 @@
 #include "oracle.h"
 #include "procfs.h"
 
-void read_of(pid_t pid, const char *file, char *text, size_t size)
-{
+void read_of(pid_t pid, const char *file, char *text, size_t size) {
     char path[64];
     ssize_t got;
     int fd;

@@ -18,8 +18,7 @@
 
 #define WRITE_BYTES (64 * 1024)
 
-static char *map(void *hint, size_t bytes, int flags, int fd)
-{
+static char *map(void *hint, size_t bytes, int flags, int fd) {
     char *start = mmap(hint, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
 
     REQUIRE(start != MAP_FAILED);
@@ -27,34 +26,29 @@ static char *map(void *hint, size_t bytes, int flags, int fd)
 }
 
 /* EINVAL is a kernel without transparent huge pages. */
-void small_pages_only(char *start, size_t bytes)
-{
+void small_pages_only(char *start, size_t bytes) {
     REQUIRE(!madvise(start, bytes, MADV_NOHUGEPAGE) || errno == EINVAL);
 }
 
-char *map_anon(size_t bytes)
-{
+char *map_anon(size_t bytes) {
     char *start = map(NULL, bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
 
     small_pages_only(start, bytes);
     return start;
 }
 
-char *map_shared_anon(size_t bytes)
-{
+char *map_shared_anon(size_t bytes) {
     char *start = map(NULL, bytes, MAP_SHARED | MAP_ANONYMOUS, -1);
 
     small_pages_only(start, bytes);
     return start;
 }
 
-char *map_file(int fd, size_t bytes, bool shared)
-{
+char *map_file(int fd, size_t bytes, bool shared) {
     return map(NULL, bytes, shared ? MAP_SHARED : MAP_PRIVATE, fd);
 }
 
-char *map_aligned(size_t bytes, bool huge)
-{
+char *map_aligned(size_t bytes, bool huge) {
     size_t align = huge_page_size(bytes);
     char *around = map(NULL, bytes + align, MAP_PRIVATE | MAP_ANONYMOUS, -1);
     char *start = (char *)(((uintptr_t)around + align - 1) & ~(uintptr_t)(align - 1));
@@ -67,30 +61,25 @@ char *map_aligned(size_t bytes, bool huge)
     return start;
 }
 
-void unmap(void *start, size_t bytes)
-{
+void unmap(void *start, size_t bytes) {
     REQUIRE(!munmap(start, bytes));
 }
 
-void write_steps(void *start, size_t bytes, size_t step)
-{
+void write_steps(void *start, size_t bytes, size_t step) {
     for (size_t at = 0; at < bytes; at += step)
         *(volatile size_t *)((char *)start + at) = (uintptr_t)start + at;
 }
 
-void write_pages(void *start, size_t bytes)
-{
+void write_pages(void *start, size_t bytes) {
     write_steps(start, bytes, (size_t)page_size());
 }
 
-void read_pages(const void *start, size_t bytes)
-{
+void read_pages(const void *start, size_t bytes) {
     for (size_t at = 0; at < bytes; at += (size_t)page_size())
         (void)*((const volatile char *)start + at);
 }
 
-static void fill(int fd, size_t bytes)
-{
+static void fill(int fd, size_t bytes) {
     static char block[WRITE_BYTES];
 
     for (size_t at = 0; at < bytes; at += sizeof(block)) {
@@ -99,8 +88,7 @@ static void fill(int fd, size_t bytes)
     }
 }
 
-int make_file(size_t bytes)
-{
+int make_file(size_t bytes) {
     const char *directory = getenv("MEMTRACK_FILE_DIR");
     char path[256];
     struct statfs where;
@@ -117,8 +105,7 @@ int make_file(size_t bytes)
     return fd;
 }
 
-int make_memfd(size_t bytes)
-{
+int make_memfd(size_t bytes) {
     int fd = memfd_create("memtrack", MFD_CLOEXEC);
 
     REQUIRE(fd >= 0);
@@ -126,8 +113,7 @@ int make_memfd(size_t bytes)
     return fd;
 }
 
-size_t huge_page_size(size_t bytes)
-{
+size_t huge_page_size(size_t bytes) {
     unsigned long size = 0;
     FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "re");
 
@@ -141,8 +127,7 @@ size_t huge_page_size(size_t bytes)
     return size;
 }
 
-size_t mapped_huge(const void *start, size_t bytes, const char *field)
-{
+size_t mapped_huge(const void *start, size_t bytes, const char *field) {
     uintptr_t low = (uintptr_t)start, from = 0, to = 0;
     size_t total_kib = 0, kib;
     char line[512];

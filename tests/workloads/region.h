@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Memory to play with. Unless it says otherwise, memory is of small pages, whatever the system's huge page policy. */
+/*
+ * Memory to play with. Unless it says otherwise, memory is of small pages, whatever the system's
+ * huge page policy.
+ */
 #ifndef REGION_H
 #define REGION_H
 
@@ -19,16 +22,23 @@ void write_pages(void *start, size_t bytes); /* a byte of each page, and a diffe
 void write_steps(void *start, size_t bytes, size_t step);
 void read_pages(const void *start, size_t bytes);
 
-/* An unlinked file whose pages count as file, all of it written: in MEMTRACK_FILE_DIR, or /var/tmp. Skips the workload
- * where that is shmem. */
+/*
+ * An unlinked file whose pages count as file, all of it written: in MEMTRACK_FILE_DIR, or /var/tmp.
+ * Skips the workload where that is shmem.
+ */
 int make_file(size_t bytes);
 int make_memfd(size_t bytes);
 
-/* The size that one huge page of the page tables' second level maps; skips the workload where `bytes` is no multiple of
- * it, or the kernel has none. */
+/*
+ * The size that one huge page of the page tables' second level maps; skips the workload where
+ * `bytes` is no multiple of it, or the kernel has none.
+ */
 size_t huge_page_size(size_t bytes);
 
-/* How much of the mappings in a range huge pages map, in bytes: what smaps calls `field` ("AnonHugePages:"). */
+/*
+ * How much of the mappings in a range huge pages map, in bytes: what smaps calls `field`
+ * ("AnonHugePages:").
+ */
 size_t mapped_huge(const void *start, size_t bytes, const char *field);
 
 #endif

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
-/* mremap that grows and moves, a hole in the middle, the hole refaulted: nothing is counted twice. */
+/*
+ * mremap that grows and moves, a hole in the middle, the hole refaulted: nothing is counted twice.
+ */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <sys/mman.h>
@@ -10,8 +12,7 @@
 #define SIZE MIB(64)
 #define HOLE MIB(16)
 
-int main(void)
-{
+int main(void) {
     struct figures base = quiet("base");
     char *memory = map_anon(SIZE), *hole, *elsewhere;
 
@@ -23,7 +24,8 @@ int main(void)
     EXPECT_NET(quiet("grown"), base, .anon = pages(SIZE));
 
     elsewhere = map_anon(2 * SIZE);
-    REQUIRE(mremap(memory, 2 * SIZE, 2 * SIZE, MREMAP_MAYMOVE | MREMAP_FIXED, elsewhere) == elsewhere);
+    REQUIRE(mremap(memory, 2 * SIZE, 2 * SIZE, MREMAP_MAYMOVE | MREMAP_FIXED, elsewhere) ==
+            elsewhere);
     memory = elsewhere;
     EXPECT_NET(quiet("moved"), base, .anon = pages(SIZE));
 
@@ -32,13 +34,15 @@ int main(void)
     unmap(hole, HOLE);
     EXPECT_NET(quiet("hole unmapped"), base, .anon = pages(SIZE - HOLE));
 
-    REQUIRE(mmap(hole, HOLE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == hole);
+    REQUIRE(mmap(hole, HOLE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+                 0) == hole);
     small_pages_only(hole, HOLE);
     note("hole refaulted", 0, (uintptr_t)hole, pages(HOLE));
     write_pages(hole, HOLE);
     EXPECT_NET(quiet("hole refaulted"), base, .anon = pages(SIZE));
 
-    memory = mremap(memory, 2 * SIZE, SIZE / 2, 0); /* over several mappings, which only shrinking may do */
+    /* over several mappings, which only shrinking may do */
+    memory = mremap(memory, 2 * SIZE, SIZE / 2, 0);
     if (memory == MAP_FAILED)
         unmap(memory = elsewhere + SIZE / 2, SIZE + SIZE / 2);
     EXPECT_NET(quiet("shrunk"), base, .anon = pages(SIZE / 2));

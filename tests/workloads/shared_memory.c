@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* Shared memory of every origin counts as shmem, whoever else maps it, and as nothing once unmapped. */
+/*
+ * Shared memory of every origin counts as shmem, whoever else maps it, and as nothing once
+ * unmapped.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -18,8 +21,7 @@
 /* include/uapi/linux/magic.h */
 #define TMPFS_SUPER_MAGIC 0x01021994
 
-static int make_tmpfs_file(void)
-{
+static int make_tmpfs_file(void) {
     char path[] = "/dev/shm/memtrack-XXXXXX";
     struct statfs where;
     int fd = mkostemp(path, O_CLOEXEC);
@@ -32,8 +34,7 @@ static int make_tmpfs_file(void)
     return fd;
 }
 
-static void fill_and_unmap(struct figures base, char *memory)
-{
+static void fill_and_unmap(struct figures base, char *memory) {
     EXPECT_NET(quiet("mapped"), base);
     write_pages(memory, SIZE / 2);
     EXPECT_NET(quiet("half written"), base, .shmem = pages(SIZE / 2));
@@ -43,8 +44,7 @@ static void fill_and_unmap(struct figures base, char *memory)
     EXPECT_NET(quiet("unmapped"), base); /* the memory is still there, and nobody's */
 }
 
-static void with_descriptor(struct figures base, int fd)
-{
+static void with_descriptor(struct figures base, int fd) {
     char *memory = map_file(fd, SIZE, true);
 
     fill_and_unmap(base, memory);
@@ -57,14 +57,14 @@ static void with_descriptor(struct figures base, int fd)
     read_pages(memory, SIZE);
     EXPECT_NET(quiet("private, read"), base, .shmem = pages(SIZE));
     write_pages(memory, SIZE / 2);
-    EXPECT_NET(quiet("private, half written"), base, .anon = pages(SIZE / 2), .shmem = pages(SIZE / 2));
+    EXPECT_NET(quiet("private, half written"), base, .anon = pages(SIZE / 2),
+               .shmem = pages(SIZE / 2));
     unmap(memory, SIZE);
     EXPECT_NET(quiet("end"), base);
     close(fd);
 }
 
-static void system_v(struct figures base)
-{
+static void system_v(struct figures base) {
     int id = shmget(IPC_PRIVATE, SIZE, IPC_CREAT | 0600);
     char *memory;
 
@@ -80,8 +80,7 @@ static void system_v(struct figures base)
     EXPECT_NET(quiet("detached"), base);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "anon";
     struct figures base;
     int fd = -1;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* Two processes on one address space (CLONE_VM without CLONE_THREAD); one of them exits, or execs, before the other.
- * The memory stays counted, once, under whichever is left. */
+/*
+ * Two processes on one address space (CLONE_VM without CLONE_THREAD); one of them exits, or execs,
+ * before the other. The memory stays counted, once, under whichever is left.
+ */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <signal.h>
@@ -20,31 +22,27 @@ static char *memory;
 static struct turn second_go, first_go;
 static pid_t first;
 
-static void be_second_and_leave(void)
-{
+static void be_second_and_leave(void) {
     shown_as(first);
     write_pages(memory, SIZE);
     EXPECT_NET(quiet("second wrote"), base, .anon = pages(SIZE + STACK));
     shown_as(0);
 }
 
-static int second_leaves(void *unused)
-{
+static int second_leaves(void *unused) {
     (void)unused;
     be_second_and_leave();
     _exit(0);
 }
 
-static int second_execs(void *unused)
-{
+static int second_execs(void *unused) {
     (void)unused;
     be_second_and_leave();
     execv(workload_path("hold"), (char *const[]){"hold", "8", NULL});
     _exit(127);
 }
 
-static int second_stays(void *unused)
-{
+static int second_stays(void *unused) {
     (void)unused;
     be_second_and_leave();
     turn_give(first_go);
@@ -55,8 +53,7 @@ static int second_stays(void *unused)
     _exit(0);
 }
 
-static void be_first(const char *mode)
-{
+static void be_first(const char *mode) {
     char *stack;
     pid_t second;
     int (*entry)(void *) = second_stays;
@@ -88,8 +85,7 @@ static void be_first(const char *mode)
     _exit(0);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "first leaves";
     struct figures before = quiet("root");
     pid_t pid;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * sharers N ROUNDS exit|exec|both: in each round N processes share the address space of one that holds 4 MiB, and all
- * leave it at the same instant, but for one, which says so with a byte on stdout and leaves when it reads one.
+ * sharers N ROUNDS exit|exec|both: in each round N processes share the address space of one that
+ * holds 4 MiB, and all leave it at the same instant, but for one, which says so with a byte on
+ * stdout and leaves when it reads one.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -20,15 +21,13 @@
 static volatile int *leave;
 static char self[4096], how;
 
-static void go(void)
-{
+static void go(void) {
     if (how == 'b' ? getpid() & 1 : how == 'e')
         execl(self, self, NULL);
     _exit(0);
 }
 
-static int share(void *stays)
-{
+static int share(void *stays) {
     char byte = '.';
 
     while (!*leave)
@@ -38,8 +37,7 @@ static int share(void *stays)
     _exit(write(STDOUT_FILENO, &byte, 1) != 1 || read(STDIN_FILENO, &byte, 1) != 1);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     int n, rounds, status;
 
     if (argc == 1)
@@ -59,8 +57,8 @@ int main(int argc, char **argv)
 
             write_pages(map_anon(SIZE), SIZE);
             for (int i = 0; i < n; i++)
-                REQUIRE(clone(share, stacks + (size_t)(i + 1) * STACK, CLONE_VM | CLONE_PARENT | SIGCHLD,
-                              i == n - 1 ? stacks : NULL) > 0);
+                REQUIRE(clone(share, stacks + (size_t)(i + 1) * STACK,
+                              CLONE_VM | CLONE_PARENT | SIGCHLD, i == n - 1 ? stacks : NULL) > 0);
             *leave = 1;
             go();
         }

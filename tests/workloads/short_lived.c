@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* A child that touches 100 MiB and is gone a few milliseconds later: its peak is what its parent had, copied, and 100. */
+/*
+ * A child that touches 100 MiB and is gone a few milliseconds later: its peak is what its parent
+ * had, copied, and 100.
+ */
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -9,8 +12,7 @@
 
 #define SIZE MIB(100)
 
-int main(void)
-{
+int main(void) {
     struct figures base;
     pid_t pid;
 

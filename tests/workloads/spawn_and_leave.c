@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* Whoever has spawned a process ends as soon as it may, which is before the exec is done: nothing passes on to the other. */
+/*
+ * Whoever has spawned a process ends as soon as it may, which is before the exec is done: nothing
+ * passes on to the other.
+ */
 #define _GNU_SOURCE
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -11,8 +14,7 @@
 #define SIZE MIB(64)
 #define TURNS 10 /* one is seldom enough to fall between the two */
 
-int main(void)
-{
+int main(void) {
     pid_t pid;
 
     REQUIRE(!prctl(PR_SET_CHILD_SUBREAPER, 1));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* A process holding 200 MiB starts a small command: sharing its memory until exec (vfork, posix_spawn), or with a copy
- * of it (fork). */
+/*
+ * A process holding 200 MiB starts a small command: sharing its memory until exec (vfork,
+ * posix_spawn), or with a copy of it (fork).
+ */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/wait.h>
@@ -15,8 +17,7 @@
 
 static char *const small[] = {"hold", "4", NULL};
 
-static pid_t start(const char *mode)
-{
+static pid_t start(const char *mode) {
     char *path = workload_path("hold");
     pid_t pid;
 
@@ -34,8 +35,7 @@ static pid_t start(const char *mode)
     return pid;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "spawn";
     struct figures base = quiet("base");
 

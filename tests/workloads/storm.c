@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * storm WORKERS ROUNDS exec|exit: so many processes at once, each of which forks so many children, one or a few at a
- * time; a child touches 200 KiB and ends, or runs this program anew, which ends.
+ * storm WORKERS ROUNDS exec|exit: so many processes at once, each of which forks so many children,
+ * one or a few at a time; a child touches 200 KiB and ends, or runs this program anew, which ends.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,16 +16,14 @@
 
 static char self[4096];
 
-static void live(bool exec)
-{
+static void live(bool exec) {
     write_pages(map_anon(SIZE), SIZE);
     if (exec)
         execl(self, self, NULL);
     _exit(exec);
 }
 
-static void work(long rounds, bool exec)
-{
+static void work(long rounds, bool exec) {
     for (long round = 0; round < rounds; round++) {
         pid_t pid = fork();
 
@@ -41,8 +39,7 @@ static void work(long rounds, bool exec)
     _exit(0);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     int status, failed = 0;
 
     if (argc == 1)

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* Memory that its own process pages out, reads back, hands to a child while it is out, and drops while it is out. */
+/*
+ * Memory that its own process pages out, reads back, hands to a child while it is out, and drops
+ * while it is out.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -16,17 +19,19 @@
 
 #define SIZE MIB(64)
 
-/* What cannot be isolated just then (in another CPU's batch) stays: all but a sixteenth must go, and none be lost. */
-static void expect_out(struct figures now, struct figures base)
-{
+/*
+ * What cannot be isolated just then (in another CPU's batch) stays: all but a sixteenth must go,
+ * and none be lost.
+ */
+static void expect_out(struct figures now, struct figures base) {
     if (now.anon - base.anon + now.swap != pages(SIZE))
-        fail("%ld resident and %ld in swap are not %ld", now.anon - base.anon, now.swap, pages(SIZE));
+        fail("%ld resident and %ld in swap are not %ld", now.anon - base.anon, now.swap,
+             pages(SIZE));
     if (now.swap < pages(SIZE - SIZE / 16))
         fail("only %ld of %ld pages went to swap", now.swap, pages(SIZE));
 }
 
-static void page_out(char *memory)
-{
+static void page_out(char *memory) {
     if (madvise(memory, SIZE, MADV_PAGEOUT)) {
         if (errno == EINVAL)
             skip("the kernel has no MADV_PAGEOUT");
@@ -34,8 +39,7 @@ static void page_out(char *memory)
     }
 }
 
-static void page_out_anon(struct figures base)
-{
+static void page_out_anon(struct figures base) {
     char *memory = map_anon(SIZE);
     struct figures out, child;
     pid_t pid;
@@ -53,7 +57,8 @@ static void page_out_anon(struct figures base)
     if (!pid) {
         child = quiet("child");
         if (child.anon != out.anon || child.swap != out.swap)
-            fail("the child has %ld anon and %ld in swap, not %ld and %ld", child.anon, child.swap, out.anon, out.swap);
+            fail("the child has %ld anon and %ld in swap, not %ld and %ld", child.anon, child.swap,
+                 out.anon, out.swap);
         read_pages(memory, SIZE);
         child = quiet("child read it in");
         if (child.anon != base.anon + pages(SIZE) || child.swap)
@@ -74,8 +79,7 @@ static void page_out_anon(struct figures base)
 }
 
 /* Shared memory goes out of the address space altogether: the swap entries are the file's. */
-static void page_out_shmem(struct figures base)
-{
+static void page_out_shmem(struct figures base) {
     char *memory = map_shared_anon(SIZE);
     struct figures out;
 
@@ -93,8 +97,7 @@ static void page_out_shmem(struct figures base)
     EXPECT_NET(quiet("end"), base);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "anon";
     struct figures base = quiet("base");
 

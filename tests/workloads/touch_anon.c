@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* Private anonymous memory: read, written, given back in each of the ways there are, populated at once. */
+/*
+ * Private anonymous memory: read, written, given back in each of the ways there are, populated at
+ * once.
+ */
 #include <sys/mman.h>
 
 #include "oracle.h"
@@ -7,8 +10,7 @@
 
 #define SIZE MIB(64)
 
-int main(void)
-{
+int main(void) {
     struct figures base = quiet("base");
     char *memory = map_anon(SIZE);
 
@@ -30,7 +32,8 @@ int main(void)
     unmap(memory, SIZE);
     EXPECT_NET(quiet("unmapped"), base);
 
-    memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    memory =
+        mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     REQUIRE(memory != MAP_FAILED);
     EXPECT_NET(quiet("populated"), base, .anon = pages(SIZE));
 

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* turnover ROUNDS: writes 4 MiB and gives them back so many times, then holds 8 MiB at its end, which is its peak. */
+/*
+ * turnover ROUNDS: writes 4 MiB and gives them back so many times, then holds 8 MiB at its end,
+ * which is its peak.
+ */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -9,8 +12,7 @@
 
 #define SIZE MIB(4)
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     long rounds = argc > 1 ? atol(argv[1]) : 0;
     struct figures base = quiet("started");
     char *memory = map_anon(2 * SIZE);

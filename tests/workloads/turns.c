@@ -18,29 +18,25 @@
 
 extern char **environ;
 
-struct turn turn_new(void)
-{
+struct turn turn_new(void) {
     struct turn turn;
 
     REQUIRE(!pipe(turn.fds));
     return turn;
 }
 
-void turn_give(struct turn turn)
-{
+void turn_give(struct turn turn) {
     REQUIRE(write(turn.fds[1], "", 1) == 1);
 }
 
-void turn_take(struct turn turn)
-{
+void turn_take(struct turn turn) {
     char token;
 
     REQUIRE(read(turn.fds[0], &token, 1) == 1);
 }
 
 /* The field after the name in parentheses, which may hold anything. */
-static char state_of(pid_t pid)
-{
+static char state_of(pid_t pid) {
     char text[256], *end;
 
     read_of(pid, "stat", text, sizeof(text));
@@ -49,16 +45,14 @@ static char state_of(pid_t pid)
     return end[2];
 }
 
-void await_sleep(pid_t pid)
-{
+void await_sleep(pid_t pid) {
     const struct timespec pause = {.tv_nsec = POLL_NS};
 
     while (!strchr("St", state_of(pid)))
         nanosleep(&pause, NULL);
 }
 
-void await_end(pid_t pid, int wait_status)
-{
+void await_end(pid_t pid, int wait_status) {
     int status;
     pid_t ended;
 
@@ -70,8 +64,7 @@ void await_end(pid_t pid, int wait_status)
         fail("process %d ended with wait status %#x, not %#x", pid, status, wait_status);
 }
 
-char *workload_path(const char *name)
-{
+char *workload_path(const char *name) {
     static char path[PATH_MAX];
     ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
     char *slash;
@@ -84,8 +77,7 @@ char *workload_path(const char *name)
     return path;
 }
 
-pid_t spawn_workload(const char *name, char *const argv[])
-{
+pid_t spawn_workload(const char *name, char *const argv[]) {
     pid_t pid;
 
     errno = posix_spawn(&pid, workload_path(name), NULL, NULL, argv, environ);

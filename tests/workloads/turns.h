@@ -21,7 +21,10 @@ void await_sleep(pid_t pid);
 /* Waits for a child (-1: whichever) to end and fails unless it ended with this wait status. */
 void await_end(pid_t pid, int wait_status);
 
-/* Runs a file of the workloads' own directory with these arguments, by posix_spawn, which shares memory until exec. */
+/*
+ * Runs a file of the workloads' own directory with these arguments, by posix_spawn, which shares
+ * memory until exec.
+ */
 pid_t spawn_workload(const char *name, char *const argv[]);
 char *workload_path(const char *name);
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
-/* until_exit COMMAND [ARGUMENT...]: an oracle for any program. Stops each process of the command's tree when it is
- * forked, when it has a new image, and just before it gives up its memory, and reports what it holds then; and with what
- * status it ended. Ends as the command did, after its whole tree. */
+/*
+ * until_exit COMMAND [ARGUMENT...]: an oracle for any program. Stops each process of the command's
+ * tree when it is forked, when it has a new image, and just before it gives up its memory, and
+ * reports what it holds then; and with what status it ended. Ends as the command did, after its
+ * whole tree.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
@@ -17,9 +20,9 @@
 #include "turns.h"
 
 #define TASKS_MAX 4096
-#define OPTIONS                                                                                                 \
-    (PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE | PTRACE_O_TRACEEXEC | PTRACE_O_TRACEEXIT | \
-     PTRACE_O_EXITKILL)
+#define OPTIONS                                                                            \
+    (PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE | PTRACE_O_TRACEEXEC | \
+     PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL)
 
 enum birth {
     BIRTH_UNKNOWN, /* seen before its parent's report of it */
@@ -37,8 +40,7 @@ struct task {
 static struct task tasks[TASKS_MAX];
 static int task_count;
 
-static struct task *task_of(pid_t tid)
-{
+static struct task *task_of(pid_t tid) {
     for (int i = 0; i < task_count; i++)
         if (tasks[i].tid == tid)
             return &tasks[i];
@@ -48,14 +50,12 @@ static struct task *task_of(pid_t tid)
     return &tasks[task_count++];
 }
 
-static void forget(pid_t tid)
-{
+static void forget(pid_t tid) {
     *task_of(tid) = tasks[task_count - 1];
     task_count--;
 }
 
-static pid_t tgid_of(pid_t tid)
-{
+static pid_t tgid_of(pid_t tid) {
     char path[32], line[128];
     int tgid = 0;
     FILE *status;
@@ -70,14 +70,13 @@ static pid_t tgid_of(pid_t tid)
     return tgid;
 }
 
-static void go_on(pid_t tid, int signal)
-{
-    if (ptrace(PTRACE_CONT, tid, NULL, (void *)(long)signal) && errno != ESRCH) /* killed meanwhile */
+static void go_on(pid_t tid, int signal) {
+    if (ptrace(PTRACE_CONT, tid, NULL, (void *)(long)signal) &&
+        errno != ESRCH) /* killed meanwhile */
         fail("cannot continue %d: %s", tid, strerror(errno));
 }
 
-static bool is_last(const struct task *task)
-{
+static bool is_last(const struct task *task) {
     for (int i = 0; i < task_count; i++)
         if (tasks[i].tgid == task->tgid && tasks[i].tid != task->tid && !tasks[i].exiting)
             return false;
@@ -85,8 +84,7 @@ static bool is_last(const struct task *task)
 }
 
 /* A task's first stop and its parent's report come in either order; with both it may run. */
-static void begin(struct task *task)
-{
+static void begin(struct task *task) {
     if (!task->waiting || task->birth == BIRTH_UNKNOWN)
         return;
     task->waiting = false;
@@ -96,8 +94,7 @@ static void begin(struct task *task)
     go_on(task->tid, 0);
 }
 
-static void take_birth(pid_t parent, enum birth birth)
-{
+static void take_birth(pid_t parent, enum birth birth) {
     unsigned long child;
 
     if (!ptrace(PTRACE_GETEVENTMSG, parent, NULL, &child)) {
@@ -107,9 +104,11 @@ static void take_birth(pid_t parent, enum birth birth)
     go_on(parent, 0);
 }
 
-/* The image is the process's own, whatever it was before; it has the leader's tid, whichever thread did it. */
-static void take_exec(pid_t tid)
-{
+/*
+ * The image is the process's own, whatever it was before; it has the leader's tid, whichever thread
+ * did it.
+ */
+static void take_exec(pid_t tid) {
     struct task *task = task_of(tid);
 
     task->tgid = tid;
@@ -119,8 +118,7 @@ static void take_exec(pid_t tid)
     go_on(tid, 0);
 }
 
-static void take_exit(pid_t tid)
-{
+static void take_exit(pid_t tid) {
     struct task *task = task_of(tid);
     bool own_memory = task->birth == BIRTH_FORK || tid != task->tgid;
 
@@ -130,49 +128,46 @@ static void take_exit(pid_t tid)
     go_on(tid, 0);
 }
 
-static void take_stop(pid_t tid, int status)
-{
+static void take_stop(pid_t tid, int status) {
     int event = status >> 16, signal = WSTOPSIG(status);
 
     switch (event) {
-    case PTRACE_EVENT_FORK:
-        take_birth(tid, BIRTH_FORK);
-        break;
-    case PTRACE_EVENT_VFORK:
-    case PTRACE_EVENT_CLONE:
-        take_birth(tid, BIRTH_SHARED);
-        break;
-    case PTRACE_EVENT_EXEC:
-        take_exec(tid);
-        break;
-    case PTRACE_EVENT_EXIT:
-        take_exit(tid);
-        break;
-    case PTRACE_EVENT_STOP:
-        if (!task_of(tid)->tgid) {
-            task_of(tid)->waiting = true;
-            begin(task_of(tid));
-        } else if (signal == SIGTRAP) {
-            go_on(tid, 0);
-        } else { /* stopped, as by job control: until it is continued */
-            ptrace(PTRACE_LISTEN, tid, NULL, NULL);
-        }
-        break;
-    default:
-        go_on(tid, signal);
+        case PTRACE_EVENT_FORK:
+            take_birth(tid, BIRTH_FORK);
+            break;
+        case PTRACE_EVENT_VFORK:
+        case PTRACE_EVENT_CLONE:
+            take_birth(tid, BIRTH_SHARED);
+            break;
+        case PTRACE_EVENT_EXEC:
+            take_exec(tid);
+            break;
+        case PTRACE_EVENT_EXIT:
+            take_exit(tid);
+            break;
+        case PTRACE_EVENT_STOP:
+            if (!task_of(tid)->tgid) {
+                task_of(tid)->waiting = true;
+                begin(task_of(tid));
+            } else if (signal == SIGTRAP) {
+                go_on(tid, 0);
+            } else { /* stopped, as by job control: until it is continued */
+                ptrace(PTRACE_LISTEN, tid, NULL, NULL);
+            }
+            break;
+        default:
+            go_on(tid, signal);
     }
 }
 
 /* Tasks of a process end one by one, its leader last; that is the process's end. */
-static void take_end(pid_t tid, int status)
-{
+static void take_end(pid_t tid, int status) {
     if (task_of(tid)->tgid == tid)
         note("ended", tid, (unsigned long)status, 0);
     forget(tid);
 }
 
-static pid_t start(char **command)
-{
+static pid_t start(char **command) {
     struct turn go = turn_new();
     pid_t pid = fork();
 
@@ -193,8 +188,7 @@ static pid_t start(char **command)
     return pid;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     int status, command_status = 0;
     pid_t command, tid;
 
@@ -213,5 +207,6 @@ int main(int argc, char **argv)
             command_status = status;
         take_end(tid, status);
     }
-    return WIFSIGNALED(command_status) ? 128 + WTERMSIG(command_status) : WEXITSTATUS(command_status);
+    return WIFSIGNALED(command_status) ? 128 + WTERMSIG(command_status)
+                                       : WEXITSTATUS(command_status);
 }

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* Pages that userfaultfd places, from another thread or another process: charged to the address space they land in. */
+/*
+ * Pages that userfaultfd places, from another thread or another process: charged to the address
+ * space they land in.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -32,8 +35,7 @@ struct placement {
     bool done;
 };
 
-static int open_userfaultfd(uint64_t features)
-{
+static int open_userfaultfd(uint64_t features) {
     struct uffdio_api api = {.api = UFFD_API, .features = features};
     int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
 
@@ -44,8 +46,7 @@ static int open_userfaultfd(uint64_t features)
     return fd;
 }
 
-static void watch(int fd, char *memory)
-{
+static void watch(int fd, char *memory) {
     struct uffdio_register range = {
         .range = {.start = (uintptr_t)memory, .len = SIZE},
         .mode = UFFDIO_REGISTER_MODE_MISSING,
@@ -55,26 +56,25 @@ static void watch(int fd, char *memory)
 }
 
 /* Copies over the first half, and zeroes over the second. */
-static bool place(const struct placement *placement)
-{
+static bool place(const struct placement *placement) {
     struct uffdio_copy copy = {
         .dst = (uintptr_t)placement->to,
         .src = (uintptr_t)placement->from,
         .len = SIZE / 2,
     };
-    struct uffdio_zeropage zero = {.range = {.start = (uintptr_t)placement->to + SIZE / 2, .len = SIZE / 2}};
+    struct uffdio_zeropage zero = {
+        .range = {.start = (uintptr_t)placement->to + SIZE / 2, .len = SIZE / 2}};
 
-    return !ioctl(placement->fd, UFFDIO_COPY, &copy) && !ioctl(placement->fd, UFFDIO_ZEROPAGE, &zero);
+    return !ioctl(placement->fd, UFFDIO_COPY, &copy) &&
+           !ioctl(placement->fd, UFFDIO_ZEROPAGE, &zero);
 }
 
-static void *place_from_thread(void *placement)
-{
+static void *place_from_thread(void *placement) {
     ((struct placement *)placement)->done = place(placement);
     return NULL;
 }
 
-static void place_from(const char *who, struct placement *placement)
-{
+static void place_from(const char *who, struct placement *placement) {
     if (!strcmp(who, "thread")) {
         pthread_t thread;
 
@@ -91,8 +91,7 @@ static void place_from(const char *who, struct placement *placement)
     }
 }
 
-static void anonymous(const char *who)
-{
+static void anonymous(const char *who) {
     int fd = open_userfaultfd(0);
     struct figures before = quiet("base"), after;
     char *source = map_anon(SIZE), *memory = map_anon(SIZE);
@@ -103,7 +102,8 @@ static void anonymous(const char *who)
     watch(fd, memory);
     place_from(who, &placement);
     after = quiet("placed");
-    before.anon += strcmp(who, "thread") ? 0 : after.anon - before.anon - pages(SIZE / 2); /* the thread's stack */
+    /* the thread's stack */
+    before.anon += strcmp(who, "thread") ? 0 : after.anon - before.anon - pages(SIZE / 2);
     EXPECT_NET(after, before, .anon = pages(SIZE / 2)); /* the other half is the zero page */
     if (after.zero - before.zero != pages(SIZE / 2))
         fail("%ld zero pages, not %ld", after.zero - before.zero, pages(SIZE / 2));
@@ -114,8 +114,7 @@ static void anonymous(const char *who)
     EXPECT_NET(quiet("end"), before);
 }
 
-static void shared(const char *who)
-{
+static void shared(const char *who) {
     int fd = open_userfaultfd(UFFD_FEATURE_MISSING_SHMEM);
     struct figures before = quiet("base"), after;
     char *source = map_anon(SIZE), *memory = map_shared_anon(SIZE);
@@ -133,8 +132,7 @@ static void shared(const char *who)
         fail("shared pages stayed");
 }
 
-static void moved(void)
-{
+static void moved(void) {
     int fd = open_userfaultfd(FEATURE_MOVE);
     struct figures base = quiet("base");
     char *source = map_anon(SIZE), *memory = map_anon(SIZE);
@@ -152,8 +150,7 @@ static void moved(void)
     EXPECT_NET(quiet("end"), base);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "anon", *who = argc > 2 ? argv[2] : "thread";
 
     if (!strcmp(mode, "anon"))

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-/* A child of vfork that touches memory before it leaves: it is its parent's memory, counted once, under the parent. */
+/*
+ * A child of vfork that touches memory before it leaves: it is its parent's memory, counted once,
+ * under the parent.
+ */
 #define _GNU_SOURCE
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,8 +13,7 @@
 
 #define SIZE MIB(64)
 
-int main(void)
-{
+int main(void) {
     struct figures base = quiet("base");
     char *memory = map_anon(SIZE);
     pid_t parent = getpid();

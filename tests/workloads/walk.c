@@ -2,11 +2,11 @@
 /*
  * Two views, both of the page tables and neither of the counters:
  *
- * - pagemap names the page frame behind every address, /proc/kpageflags says what that page is. The class follows the
- *   kernel's mm_counter(): anonymous first (copied private file pages and KSM pages are), then swap-backed means
- *   shmem, else file.
- * - smaps has Rss and Anonymous per mapping; whether the rest is shmem follows from the device that the mapping's
- *   file is on.
+ * - pagemap names the page frame behind every address, /proc/kpageflags says what that page is. The
+ * class follows the kernel's mm_counter(): anonymous first (copied private file pages and KSM pages
+ * are), then swap-backed means shmem, else file.
+ * - smaps has Rss and Anonymous per mapping; whether the rest is shmem follows from the device that
+ * the mapping's file is on.
  *
  * No allocation and no stdio: walking must leave the process as it found it.
  */
@@ -65,8 +65,7 @@ static uint64_t last_pfn;
 static bool last_swap_backed;
 static int page_flags = -1; /* /proc/kpageflags */
 
-long page_size(void)
-{
+long page_size(void) {
     static long size;
 
     if (!size)
@@ -74,13 +73,11 @@ long page_size(void)
     return size;
 }
 
-bool walk_sees_page_flags(void)
-{
+bool walk_sees_page_flags(void) {
     return page_flags >= 0;
 }
 
-static int open_of(const char *who, const char *file)
-{
+static int open_of(const char *who, const char *file) {
     char path[64] = "/proc/";
 
     strcat(path, who);
@@ -89,9 +86,11 @@ static int open_of(const char *who, const char *file)
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
-/* Calls `take` for each line of a text in /proc, without its newline. Lines longer than the buffer do not occur. */
-static bool each_line(int fd, void (*take)(char *line, void *context), void *context)
-{
+/*
+ * Calls `take` for each line of a text in /proc, without its newline. Lines longer than the buffer
+ * do not occur.
+ */
+static bool each_line(int fd, void (*take)(char *line, void *context), void *context) {
     static char text[TEXT_BYTES + 1];
     size_t used = 0;
     ssize_t got;
@@ -115,34 +114,32 @@ static bool each_line(int fd, void (*take)(char *line, void *context), void *con
     return got == 0;
 }
 
-static bool starts_with(const char *text, const char *prefix)
-{
+static bool starts_with(const char *text, const char *prefix) {
     return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
 /* "  1234 kB" in pages. */
-static long pages_of_kib(const char *text)
-{
+static long pages_of_kib(const char *text) {
     return strtol(text, NULL, 10) * 1024 / page_size();
 }
 
-/* Shmem: tmpfs mounts, and the kernel's own mount behind memfd, shared anonymous memory and System V segments. */
-static void shmem_device_add(dev_t device)
-{
+/*
+ * Shmem: tmpfs mounts, and the kernel's own mount behind memfd, shared anonymous memory and System
+ * V segments.
+ */
+static void shmem_device_add(dev_t device) {
     if (shmem_device_count < SHMEM_DEVICES_MAX)
         shmem_devices[shmem_device_count++] = device;
 }
 
-static bool is_shmem_device(dev_t device)
-{
+static bool is_shmem_device(dev_t device) {
     for (int i = 0; i < shmem_device_count; i++)
         if (shmem_devices[i] == device)
             return true;
     return false;
 }
 
-static void find_kernel_shmem_device(void)
-{
+static void find_kernel_shmem_device(void) {
     struct stat memory;
     int fd = memfd_create("device", MFD_CLOEXEC);
 
@@ -153,8 +150,7 @@ static void find_kernel_shmem_device(void)
 }
 
 /* "36 35 98:0 /root /mount-point options - type source options" */
-static void take_mount(char *line, void *context)
-{
+static void take_mount(char *line, void *context) {
     char *field = line, *type;
     unsigned int device_major, device_minor;
     struct statfs root;
@@ -182,8 +178,7 @@ struct smaps {
     bool overflow;
 };
 
-static void take_mapping(char *line)
-{
+static void take_mapping(char *line) {
     struct mapping *mapping = &mappings[mapping_count++];
     char *end;
 
@@ -194,8 +189,7 @@ static void take_mapping(char *line)
 }
 
 /* "start-end perms offset major:minor inode path" */
-static bool mapping_is_shmem(const char *line)
-{
+static bool mapping_is_shmem(const char *line) {
     unsigned int device_major, device_minor;
     char *end;
 
@@ -206,8 +200,7 @@ static bool mapping_is_shmem(const char *line)
     return is_shmem_device(makedev(device_major, device_minor));
 }
 
-static void take_smaps(char *line, void *context)
-{
+static void take_smaps(char *line, void *context) {
     struct smaps *smaps = context;
 
     /* Fields begin with a capital letter, mappings with a lower-case hexadecimal digit. */
@@ -245,10 +238,11 @@ static void take_smaps(char *line, void *context)
     }
 }
 
-/* Reads on ahead while frames follow one another, as those of a fresh boot and of large folios do; elsewhere neighbours in
- * the address space are seldom neighbours in memory, and each entry costs. */
-static uint64_t flags_of(uint64_t pfn)
-{
+/*
+ * Reads on ahead while frames follow one another, as those of a fresh boot and of large folios do;
+ * elsewhere neighbours in the address space are seldom neighbours in memory, and each entry costs.
+ */
+static uint64_t flags_of(uint64_t pfn) {
     if (pfn - ahead_pfn >= ahead_count) {
         size_t want = ahead_count && pfn == ahead_pfn + ahead_count ? 2 * ahead_count : 1;
         ssize_t got;
@@ -267,8 +261,7 @@ static uint64_t flags_of(uint64_t pfn)
 }
 
 /* Older kernels report a tail page's own flags, which lack what only the head has. */
-static bool is_swap_backed(uint64_t pfn, uint64_t flags)
-{
+static bool is_swap_backed(uint64_t pfn, uint64_t flags) {
     bool same_folio = (flags & KPF_COMPOUND_TAIL) && pfn == last_pfn + 1;
 
     last_pfn = pfn;
@@ -280,8 +273,7 @@ static bool is_swap_backed(uint64_t pfn, uint64_t flags)
     return last_swap_backed;
 }
 
-static void classify(uint64_t entry, bool hugetlb, struct figures *figures)
-{
+static void classify(uint64_t entry, bool hugetlb, struct figures *figures) {
     uint64_t pfn = entry & PAGEMAP_PFN, flags;
 
     if (hugetlb) {
@@ -300,16 +292,17 @@ static void classify(uint64_t entry, bool hugetlb, struct figures *figures)
         figures->zero++;
     else if (flags & KPF_ANON)
         figures->anon++;
-    else if (!(entry & PAGEMAP_FILE_OR_SHARED) && !(flags & KPF_THP)) /* old kernels lack the bit for huge pages */
-        figures->special++;                                           /* vm_normal_page() has no page here */
+    else if (!(entry & PAGEMAP_FILE_OR_SHARED) &&
+             !(flags & KPF_THP)) /* old kernels lack the bit for huge pages */
+        /* vm_normal_page() has no page here */
+        figures->special++;
     else if (is_swap_backed(pfn, flags))
         figures->shmem++;
     else
         figures->file++;
 }
 
-static bool walk_pagemap(const char *who, struct figures *figures)
-{
+static bool walk_pagemap(const char *who, struct figures *figures) {
     uint64_t size = (uint64_t)page_size();
     int fd = open_of(who, "pagemap");
     bool whole = fd >= 0;
@@ -318,11 +311,13 @@ static bool walk_pagemap(const char *who, struct figures *figures)
         const struct mapping *mapping = &mappings[i];
         uint64_t page = mapping->start / size, last = mapping->end / size;
 
-        if (mapping->empty || mapping->start >> 63) /* the vsyscall page is in no process's page tables */
+        /* the vsyscall page is in no process's page tables */
+        if (mapping->empty || mapping->start >> 63)
             continue;
         while (page < last) {
             uint64_t want = last - page < ENTRIES ? last - page : ENTRIES;
-            ssize_t got = pread(fd, entries, want * sizeof(*entries), (off_t)(page * sizeof(*entries)));
+            ssize_t got =
+                pread(fd, entries, want * sizeof(*entries), (off_t)(page * sizeof(*entries)));
 
             if (got <= 0) {
                 whole = false;
@@ -338,30 +333,28 @@ static bool walk_pagemap(const char *who, struct figures *figures)
     return whole;
 }
 
-static bool same(const struct figures *pagemap, const struct figures *smaps)
-{
-    return pagemap->file == smaps->file && pagemap->anon == smaps->anon && pagemap->shmem == smaps->shmem &&
-           pagemap->hugetlb == smaps->hugetlb;
+static bool same(const struct figures *pagemap, const struct figures *smaps) {
+    return pagemap->file == smaps->file && pagemap->anon == smaps->anon &&
+           pagemap->shmem == smaps->shmem && pagemap->hugetlb == smaps->hugetlb;
 }
 
 /* The zero page's pfn is seen only with CAP_SYS_ADMIN; without it every pfn reads 0. */
-static bool sees_page_frames(void)
-{
+static bool sees_page_frames(void) {
     uint64_t size = (uint64_t)page_size(), entry = 0;
     static volatile char present = 1;
     int fd = open_of("self", "pagemap");
 
     present = 2;
     if (fd >= 0) {
-        if (pread(fd, &entry, sizeof(entry), (off_t)((uintptr_t)&present / size * sizeof(entry))) < 0)
+        if (pread(fd, &entry, sizeof(entry), (off_t)((uintptr_t)&present / size * sizeof(entry))) <
+            0)
             entry = 0;
         close(fd);
     }
     return entry & PAGEMAP_PFN;
 }
 
-static void start(void)
-{
+static void start(void) {
     static bool started;
 
     if (started)
@@ -372,8 +365,7 @@ static void start(void)
         page_flags = open("/proc/kpageflags", O_RDONLY | O_CLOEXEC);
 }
 
-bool walk(const char *who, struct figures *out)
-{
+bool walk(const char *who, struct figures *out) {
     struct smaps smaps = {0};
     struct figures pagemap = {0};
 
@@ -396,8 +388,7 @@ bool walk(const char *who, struct figures *out)
     return same(&pagemap, &smaps.figures);
 }
 
-static void take_status(char *line, void *context)
-{
+static void take_status(char *line, void *context) {
     struct counters *counters = context;
 
     if (starts_with(line, "RssAnon:"))
@@ -412,8 +403,7 @@ static void take_status(char *line, void *context)
         counters->threads = strtol(line + 8, NULL, 10);
 }
 
-void read_counters(const char *who, struct counters *out)
-{
+void read_counters(const char *who, struct counters *out) {
     memset(out, 0, sizeof(*out));
     each_line(open_of(who, "status"), take_status, out);
 }

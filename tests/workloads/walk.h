@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* What an address space holds, found by walking its page tables: the truth that the counters are held against. */
+/*
+ * What an address space holds, found by walking its page tables: the truth that the counters are
+ * held against.
+ */
 #ifndef WALK_H
 #define WALK_H
 
 #include <stdbool.h>
 
-/* In pages of the system's size, named as the kernel names its counters. RSS is file + anon + shmem. */
+/*
+ * In pages of the system's size, named as the kernel names its counters. RSS is file + anon +
+ * shmem.
+ */
 struct figures {
     long file;
     long anon;
@@ -16,7 +22,10 @@ struct figures {
     long special; /* maps of memory that has no page the kernel accounts, such as the vvar */
 };
 
-/* The kernel's counters as /proc/PID/status has them. Exact from 6.16, and in no way used to find the figures. */
+/*
+ * The kernel's counters as /proc/PID/status has them. Exact from 6.16, and in no way used to find
+ * the figures.
+ */
 struct counters {
     long file;
     long anon;
@@ -25,8 +34,10 @@ struct counters {
     long threads;
 };
 
-/* Walks /proc/WHO ("thread-self", or a pid): false if the two views of it that walk() takes disagree, as they do while
- * it changes. Touches no page that the first call did not touch. */
+/*
+ * Walks /proc/WHO ("thread-self", or a pid): false if the two views of it that walk() takes
+ * disagree, as they do while it changes. Touches no page that the first call did not touch.
+ */
 bool walk(const char *who, struct figures *out);
 void read_counters(const char *who, struct counters *out);
 
