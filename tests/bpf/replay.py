@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from memtrack import reducer
 from memtrack.events import RECORD_BYTES, EventType, Figure, Member, encode
 from memtrack.reader import Reader
-from memtrack.timeline import Figures, Result, Timeline
+from memtrack.reducer import Reducer
+from memtrack.timeline import Figures, Result
 from tests.bpf.points import Point
 
 RSS, RMAP = "rss", "rmap"
@@ -24,8 +29,9 @@ FAULTS_KEPT = 66
 # well: fault_around_bytes of mm/memory.c, which only debugfs can change.
 FAULT_AROUND_BYTES = 65536
 
-_KEY = struct.Struct("=8xQI28x")  # time, pid
 _STEP = struct.Struct("=B15xI4xi4xq8x")  # type, pid, member, and the size of a SYNC or the pages of an RMAP
+# Where they are in a record, in words of their own size.
+_TIME, _PID = 1, 4
 _ENDS_OF_FIGURES = frozenset((EventType.FORK, EventType.EXEC, EventType.EXIT))
 
 
@@ -101,22 +107,20 @@ def compare(path: Path, points: Sequence[Point], *, cached: bool) -> Comparison:
     """Every figure of every layer that the recording has, at every point."""
     with Reader(path) as reader:
         events = b"".join(reader.frames())
-        timeline = Timeline.of_header(reader.header)
+        timeline = reducer.of_header(reader.header)
         layers = [RSS] if not reader.header["sources"]["rss"]["reason"] else []
         layers += [RMAP] if reader.header["sources"]["rmap"]["tier"] else []
-    moments: dict[int, list[tuple[int, int]]] = {}
-    for index, (now, pid) in enumerate(_KEY.iter_unpack(events)):
-        moments.setdefault(pid, []).append((now, index))
+    moments = Moments.by_process(events)
     differences: list[Difference] = []
     rises: list[Rise] = []
     problems: list[str] = []
     earlier: dict[int, tuple[int, Point]] = {}
     fed = 0
-    for end, point in sorted(((_end_of(point, moments), point) for point in points), key=lambda pair: pair[0]):
+    for end, point in sorted(((moments[point.pid].end(point.ns), point) for point in points), key=lambda pair: pair[0]):
         if not end:
             problems.append(f"process {point.pid} is not in the recording at {point.name!r}")
             continue
-        problems += _restless(point, moments)
+        problems += _restless(point, moments[point.pid])
         timeline.feed(memoryview(events)[fed * RECORD_BYTES : end * RECORD_BYTES])
         fed = end
         process = timeline.snapshot().get(point.pid)
@@ -128,9 +132,9 @@ def compare(path: Path, points: Sequence[Point], *, cached: bool) -> Comparison:
             differences += _differences(point, layer, held, cached and layer == RSS, problems)
         if point.pid in earlier:
             start, before = earlier[point.pid]
-            between = [index for _, index in moments[point.pid] if start <= index < end]
+            between = moments[point.pid].between(start, end)
             steps = b"".join(events[index * RECORD_BYTES : (index + 1) * RECORD_BYTES] for index in between)
-            rises += _rises(before, point, steps, Timeline.of_header(reader.header))
+            rises += _rises(before, point, steps, reducer.of_header(reader.header))
         earlier[point.pid] = end, point
     if RMAP in layers:
         problems += _below_zero(events, reader.header["page_size"])
@@ -139,18 +143,40 @@ def compare(path: Path, points: Sequence[Point], *, cached: bool) -> Comparison:
     return Comparison(tuple(differences), tuple(rises), tuple(problems), timeline.result())
 
 
-_Moments = Mapping[int, Sequence[tuple[int, int]]]  # by pid: the time and the place of each record
+class Moments:
+    """When a process has records, and which: sorted once, as guests are slow and recordings have many."""
+
+    def __init__(self, moments: list[tuple[int, int]]) -> None:
+        self._records = [record for _, record in moments]
+        moments.sort()
+        self._times = [now for now, _ in moments]
+        self._ends = list(itertools.accumulate((record + 1 for _, record in moments), max, initial=0))
+
+    @classmethod
+    def by_process(cls, events: bytes) -> Mapping[int, Moments]:
+        """Of all; whoever has no record is among them too."""
+        times = memoryview(events).cast("Q")[_TIME :: RECORD_BYTES // 8].tolist()
+        pids = memoryview(events).cast("I")[_PID :: RECORD_BYTES // 4].tolist()
+        moments: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for record, pid in enumerate(pids):
+            moments[pid].append((times[record], record))
+        return defaultdict(lambda: cls([]), {pid: cls(those) for pid, those in moments.items()})
+
+    def end(self, ns: int) -> int:
+        """The number of all records up to the last of this process's until then, with those of others in between."""
+        return self._ends[bisect_right(self._times, ns)]
+
+    def count(self, from_ns: int, ns: int) -> int:
+        return bisect_right(self._times, ns) - bisect_left(self._times, from_ns)
+
+    def between(self, start: int, end: int) -> list[int]:
+        """Which records there are of the process, from this one on and before that one."""
+        return self._records[bisect_left(self._records, start) : bisect_left(self._records, end)]
 
 
-def _end_of(point: Point, moments: _Moments) -> int:
-    """The number of records up to the last of this process's before the point; those of other CPUs may lie between."""
-    return max((index + 1 for now, index in moments.get(point.pid, ()) if now <= point.ns), default=0)
-
-
-def _restless(point: Point, moments: _Moments) -> Iterator[str]:
+def _restless(point: Point, moments: Moments) -> Iterator[str]:
     """Events of a process while the oracle walked it: the point was none."""
-    count = sum(point.from_ns <= now <= point.ns for now, _ in moments[point.pid])
-    if count:
+    if count := moments.count(point.from_ns, point.ns):
         yield f"process {point.pid} has {count} events while it was quiet at {point.name!r}"
 
 
@@ -166,7 +192,7 @@ def _differences(
         yield Difference(point, layer, member, pages - point.figure(member), bound_pages(point, member, cached))
 
 
-def _rises(before: Point, point: Point, steps: bytes, timeline: Timeline) -> Iterator[Rise]:
+def _rises(before: Point, point: Point, steps: bytes, timeline: Reducer) -> Iterator[Rise]:
     """What the process's own records say of the time between; they begin at the oracle's figures, not at recorded ones.
 
     Without this, a peak that never was is hidden by any that came before it.
@@ -195,24 +221,20 @@ def _below_zero(events: bytes, page_bytes: int) -> Iterator[str]:
     """
     held: dict[tuple[int, int], int] = {}
     lowest: dict[tuple[int, int], int] = {}
-    for kind, pid, member, amount in _STEP.iter_unpack(events):
+    start = events[::RECORD_BYTES].rfind(EventType.LOST) + 1
+    for kind, pid, member, amount in _STEP.iter_unpack(memoryview(events)[start * RECORD_BYTES :]):
         key = pid, member
-        if kind == EventType.SYNC:
+        if kind == EventType.RMAP:
+            if key in held:
+                pages = held[key] = held[key] + amount
+                if pages < 0:
+                    lowest[key] = min(pages, lowest.get(key, 0))
+        elif kind == EventType.SYNC:
             held[key] = amount // page_bytes
-        elif kind == EventType.RMAP:
-            if key not in held:
-                continue
-            held[key] += amount
-        elif kind == EventType.LOST:
-            held.clear()
-            lowest.clear()
-            continue
-        else:
-            if kind in _ENDS_OF_FIGURES:
-                for other in Member:
-                    held.pop((pid, other), None)
-            continue
-        if held[key] < 0:
-            lowest[key] = min(held[key], lowest.get(key, 0))
+            if amount < 0:
+                lowest[key] = min(held[key], lowest.get(key, 0))
+        elif kind in _ENDS_OF_FIGURES:
+            for other in Member:
+                held.pop((pid, other), None)
     for (pid, member), pages in lowest.items():
         yield f"the rmap sum of process {pid}'s {Member(member).name.lower()} pages falls to {pages}"
