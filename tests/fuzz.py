@@ -121,7 +121,7 @@ def at_random(rng: random.Random, sound: list[bytes]) -> bytes:
 
 def run(seconds: float, seed: int, *, keep: bool) -> int:
     rng = random.Random(seed)
-    sound = [path.read_bytes() for path in sorted(DATA.glob("*.zst"))]
+    sound = [path.read_bytes() for path in (*sorted(DATA.glob("*.zst")), *corpus())]
     known = {outcome for path in corpus() if (outcome := taken_well(path))} if keep else set()
     FINDINGS.mkdir(parents=True, exist_ok=True)
     path = FINDINGS / f"{seed}.zst"

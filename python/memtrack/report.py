@@ -181,8 +181,8 @@ def _peak_text(peak: Peak, recording: Recording) -> str:
         return NOT_OBSERVED
     text = f"{size(peak.rss_bytes)} = {size(peak.anon_bytes)} anon + {size(peak.file_bytes)} file"
     text += f" + {size(peak.shmem_bytes)} shmem, at {_at(peak.at_ns, recording)}"
-    if peak.processes is not None:
-        text += f", {_count(peak.processes, 'process', 'processes')}"
+    if peak.processes is not None:  # a page that several of them map counts as often: it is not PSS
+        text += ", 1 process" if peak.processes == 1 else f", summed over {peak.processes:,} processes"
     return f"{text}; and {size(peak.swap_bytes)} in swap" if peak.swap_bytes else text
 
 

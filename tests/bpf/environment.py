@@ -125,8 +125,14 @@ def _swapping(device: Path) -> Iterator[None]:
         _persist(lambda: _system_call("swapoff", device))
 
 
+def _load_module(name: str) -> None:
+    """If it is one: what is built in needs no loading, nor a modprobe; what is absent is found out later."""
+    with contextlib.suppress(FileNotFoundError):
+        subprocess.run(["modprobe", "-q", name], check=False)
+
+
 def _has_zram() -> bool:
-    subprocess.run(["modprobe", "-q", "zram"], check=False)  # built in, or absent: what follows tells
+    _load_module("zram")
     return Path("/sys/class/zram-control").exists()
 
 
@@ -153,7 +159,7 @@ def _size_zram(block: Path) -> None:
     offered = (block / "comp_algorithm").read_text()
     failure: UnavailableError | None = None
     for name in sorted(offered.split(), key=lambda name: not name.startswith("[")):
-        subprocess.run(["modprobe", "-q", name.strip("[]")], check=False)
+        _load_module(name.strip("[]"))
         try:
             _write(block / "comp_algorithm", name.strip("[]"))
             return _write(block / "disksize", str(ZRAM_BYTES))

@@ -198,3 +198,39 @@ ADOPTION = (
 )
 
 ROWS = (*KINDS_OF_MEMORY, *PROCESSES, *OTHERS_ACTING, *ADOPTION)
+
+# Those that every change has to pass on several kernels (pytest's mark `core`): of each way through the hooks and of
+# each way that a tree changes one, and none that takes long in a guest.
+CORE = frozenset(
+    {
+        "heap_and_stack",
+        "huge_pages split",
+        "huge_pages fork",
+        "huge_shmem",
+        "shared_memory anon",
+        "file_mapping private",
+        "file_truncated punch",
+        "remapped",
+        "swap anon",
+        "ksm",
+        "collapse madvise",
+        "userfault anon thread",
+        "userfault move",
+        "many_threads",
+        "fork_child",
+        "spawner vfork",
+        "shared_mm second execs",
+        "exec_image thread",
+        "exec_image arguments",
+        "leader_exits",
+        "fork_migrating",
+        "five_forks",
+        "daemon",
+        "short_lived",
+        "pid_namespace",
+        "foreign_write ptrace",
+        "oom_killed",
+        "adoptee",
+    }
+)
+assert {row.name for row in ROWS} >= CORE

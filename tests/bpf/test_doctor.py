@@ -11,7 +11,7 @@ import pytest
 import memtrack
 from memtrack import doctor, hooks
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.core]
 
 
 @pytest.fixture(scope="module")

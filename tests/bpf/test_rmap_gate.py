@@ -16,7 +16,7 @@ from memtrack import Tracker, _native, doctor, features, hooks, loader
 from memtrack.hooks import FamilyChoice, Plan
 from tests.command.invocation import bpf_objects_of, report, run
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.core]
 
 
 def rmap_programs(plan: Plan) -> frozenset[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.bpf import harness
 from tests.bpf.replay import RMAP, RSS
-from tests.bpf.rows import ROWS, Row
+from tests.bpf.rows import CORE, ROWS, Row
 
 
 @pytest.fixture(scope="session")
@@ -18,8 +18,12 @@ def workloads() -> Path:
     return harness.build()
 
 
+def marks(row: Row) -> tuple[pytest.MarkDecorator, ...]:
+    return (pytest.mark.core,) if row.name in CORE else ()
+
+
 @pytest.mark.bpf
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [pytest.param(row, marks=marks(row)) for row in ROWS], ids=lambda row: row.name)
 def test_workload(row: Row, workloads: Path, record_property: Callable[[str, object], None]) -> None:
     """The rmap layer too, where the kernel has it: what it must have there, the kernel matrix says."""
     outcome = harness.run(row, workloads, rmap=True)

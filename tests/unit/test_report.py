@@ -146,7 +146,7 @@ def test_text() -> None:
     assert lines(opened(build(), trailer=END)) == [
         "command         make -j2",
         "ended           with exit status 2, after 1.40 s",
-        "peak            37.0 MiB = 30.0 MiB anon + 3.0 MiB file + 4.0 MiB shmem, at 504.0 ms, 2 processes",
+        "peak            37.0 MiB = 30.0 MiB anon + 3.0 MiB file + 4.0 MiB shmem, at 504.0 ms, summed over 2 processes",
         "lost            nothing",
         "rss hooks       tp_btf/rss_stat (exact per-CPU sum)",
         "lifecycle hooks tp_btf/task_newtask, tp_btf/sched_process_exit",

@@ -1,4 +1,4 @@
-"""Verdicts on kernels from what their guests left, and the table of all."""
+"""Verdicts on kernels, from what their guests left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memtrack.hooks import RSS_TIERS
 from tests.vmtest import results
 from tests.vmtest.matrix import Kernel
 from tests.vmtest.qemu import Outcome
-from tests.vmtest.results import Case, Verdict
+from tests.vmtest.results import Case
 
 KERNEL = Kernel("6.12", "6.12", "amd64", "cloud-amd64", "why", rss="percpu", rmap="folio")
 OLD = Kernel("5.10", "5.10", "amd64", "cloud-amd64", "why", rss="count", rmap="off")
@@ -190,30 +190,3 @@ def test_unpack_writes_plain_files_into_the_folder_only(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["escaped", "junit.xml"]
     assert list(tmp_path.iterdir()) == [folder]
     results.unpack(b"", folder)
-
-
-def verdict(kernel: str, *cases: Case) -> Verdict:
-    return Verdict(kernel, f"{kernel}.1", (), cases, 1.0)
-
-
-def test_table() -> None:
-    name = "tests.bpf.test_workloads::test_workload[{}]"
-    exact = {"pages_off_rss": "0", "pages_off_rmap": "0", "bound_rss": "0"}
-    lagging = {"pages_off_rss": "63", "bound_rss": "64"}
-    text = results.table(
-        [
-            verdict("5.10", Case(name.format("touch"), "passed", "", lagging), Case("a::test_other", "passed")),
-            verdict(
-                "6.12", Case(name.format("touch"), "passed", "", exact), Case(name.format("swap"), "passed", "", exact)
-            ),
-            verdict(
-                "7.0", Case(name.format("touch"), "failed", "x", exact), Case(name.format("swap"), "skipped", "no zram")
-            ),
-        ]
-    )
-    assert text.splitlines() == [
-        "| workload | 5.10 | 6.12 | 7.0 |",
-        "| --- | --- | --- | --- |",
-        "| swap |  | 0 / 0 | skipped |",
-        "| touch | 63 (≤ 64) / - | 0 / 0 | failed |",
-    ]

@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.vmtest import fetch, foreign, initramfs, matrix, native, qemu, results
+from tests.vmtest import fetch, foreign, initramfs, matrix, native, qemu, results, table
 from tests.vmtest.matrix import Kernel, Matrix, MatrixError
 
 RESULTS = initramfs.CHECKOUT / "build" / "vmtest"
@@ -129,7 +129,7 @@ def show_table(rows: Matrix) -> int:
     verdicts = [verdict for kernel in rows.kernels if (verdict := results.load(RESULTS / kernel.name))]
     if not verdicts:
         raise MatrixError("the suite has not run yet (python -m tests.vmtest)")
-    print(results.table(verdicts), end="")
+    print(table.markdown({verdict.kernel: table.of_verdict(verdict) for verdict in verdicts}), end="")
     return 0
 
 

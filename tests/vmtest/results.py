@@ -1,4 +1,4 @@
-"""What came of the suite on a kernel: verdicts from the files that the guest left, and the table over all kernels."""
+"""What came of the suite on a kernel: its verdict, from the files that the guest left."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import json
 import tarfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,9 +95,9 @@ def tier_problems(kernel: Kernel, doctor: str | None) -> list[str]:
 def skip_problems(kernel: Kernel, cases: Iterable[Case]) -> list[str]:
     """Workloads that were skipped and should have run."""
     return [
-        f"{_title(case.name)} was skipped, and is not among the row's skips: {case.detail}"
+        f"{title(case.name)} was skipped, and is not among the row's skips: {case.detail}"
         for case in cases
-        if case.outcome == "skipped" and "::test_workload[" in case.name and _title(case.name) not in kernel.skips
+        if case.outcome == "skipped" and "::test_workload[" in case.name and title(case.name) not in kernel.skips
     ]
 
 
@@ -152,39 +152,7 @@ def line(verdict: Verdict) -> str:
     return f"{verdict.kernel:12} {verdict.release:28} {word}  {counts} in {verdict.duration_s:.0f} s"
 
 
-def cell(case: Case | None) -> str:
-    """Pages off in the rss layer and in the rmap layer, as `rss/rmap`; a bound that is not 0 stands behind.
-
-    `-` is a layer that this kernel does not have, an empty cell a workload that was not run on it.
-    """
-    if case is None:
-        return ""
-    if case.outcome != "passed":
-        return case.outcome
-    bound = case.properties.get("bound_rss", "0")
-    rss = case.properties.get("pages_off_rss", "-") + (f" (≤ {bound})" if bound != "0" else "")
-    return f"{rss} / {case.properties.get('pages_off_rmap', '-')}"
-
-
-def table(verdicts: Sequence[Verdict]) -> str:
-    """Markdown: a row per workload, a column per kernel, pages off in each cell."""
-    measured = [{c.name: c for c in v.cases if states_pages(c)} for v in verdicts]
-    everywhere = [{c.name: c for c in v.cases} for v in verdicts]
-    rows = sorted({name for cases in measured for name in cases})
-    lines = [_row(["workload", *(v.kernel for v in verdicts)]), _row(["---"] * (len(verdicts) + 1))]
-    lines += [_row([_title(name), *(cell(cases.get(name)) for cases in everywhere)]) for name in rows]
-    return "\n".join(lines) + "\n"
-
-
-def states_pages(case: Case) -> bool:
-    return any(name.startswith("pages_off_") for name in case.properties)
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _title(name: str) -> str:
+def title(name: str) -> str:
     """A workload as the table names it: the parameter of its test, or the test itself."""
     test = name.rsplit("::", 1)[-1]
     return test[test.index("[") + 1 : -1] if test.endswith("]") else test.removeprefix("test_")
