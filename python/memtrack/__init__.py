@@ -7,12 +7,16 @@ Recording (`record`, `Tracker`) needs Linux, the native extension and the right 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 # `python -m memtrack` looks in the current directory first, and so would every import from here on. That directory is
 # of whoever is recorded, and this may be root: a file there that is named like a module is none of ours. While -m looks
 # for its module, argv begins with "-m" instead of a path.
 if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)] in ("memtrack", "-mmemtrack"):
+    # Ctrl-C while all this is imported ends the program, as it does later: without a traceback. See __main__.py.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         if sys.path[:1] == [os.getcwd()]:  # noqa: PTH109 - pathlib would be looked for there
             del sys.path[0]
@@ -31,7 +35,8 @@ from memtrack.errors import (
     UsageError,
 )
 from memtrack.events import EventType, MarkKind, Member
-from memtrack.recording import Recording, open  # noqa: A004 - memtrack.open is the name of the contract
+from memtrack.figures import Figures, Peak, Process
+from memtrack.recording import Recording, Status, open  # noqa: A004 - memtrack.open is the name of the contract
 from memtrack.version import VERSION
 
 __version__ = VERSION
@@ -43,13 +48,17 @@ __all__ = [
     "CommandError",
     "EventType",
     "FeatureError",
+    "Figures",
     "LoadError",
     "MarkKind",
     "Member",
     "MemtrackError",
     "OutputError",
+    "Peak",
+    "Process",
     "Recording",
     "RecordingError",
+    "Status",
     "Tracker",
     "UsageError",
     "__version__",
@@ -57,16 +66,19 @@ __all__ = [
     "record",
 ]
 
-_RECORDING = ("Tracker", "record")
+if not TYPE_CHECKING:  # or it would make any name a public one, of any type
+
+    def __getattr__(name: str) -> Any:
+        if name not in ("Tracker", "record"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            from memtrack import recorder
+        except ImportError as error:
+            raise LoadError(
+                f"cannot load the native extension: {error}", "recording needs Linux and a build for this machine"
+            ) from error
+        return getattr(recorder, name)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _RECORDING:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        from memtrack import recorder
-    except ImportError as error:
-        raise LoadError(
-            f"cannot load the native extension: {error}", "recording needs Linux and a build for this machine"
-        ) from error
-    return getattr(recorder, name)
+def __dir__() -> list[str]:
+    return __all__

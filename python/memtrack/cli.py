@@ -218,7 +218,7 @@ def _record(options: argparse.Namespace) -> int:
             made = files.enter_context(output.create(path, user, overwrite=options.force))
         report_made: Output | None = None
         if options.json is not None:
-            report_made = files.enter_context(output.create(options.json, user, overwrite=options.force))
+            report_made = files.enter_context(output.create(options.json, user, overwrite=options.force, hidden=True))
         tracker = recorder.Tracker(
             None if made is None else made.file,
             rmap=options.rmap or (None if made is not None else False),
@@ -232,6 +232,8 @@ def _record(options: argparse.Namespace) -> int:
         code, failure = _track(tracker, command, made, wait=options.wait)
         result = tracker.recording
         _say(report.to_text(result))
+        if options.rmap and result.sources["rmap"]["reason"]:
+            _say("\nmemtrack: the rmap layer is off, for the reason above (python -m memtrack doctor says more)")
         if made is not None:
             _say(f"\nrecording: {report.shown(path)} (python -m memtrack report {report.shown(path)})")
         if report_made is not None:
@@ -242,7 +244,8 @@ def _record(options: argparse.Namespace) -> int:
     if failure is not None:
         raise failure
     if options.strict and result.lost_events:
-        raise MemtrackError(f"{result.lost_events} events were lost", losses.remedy(result.losses or {}))
+        lost = "1 event was" if result.lost_events == 1 else f"{result.lost_events} events were"
+        raise MemtrackError(f"{lost} lost", losses.remedy(result.losses or {}))
     return 128 - code if code < 0 else code
 
 

@@ -17,10 +17,12 @@ import re
 import struct
 import zlib
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, Final, TypeAlias, TypeGuard
 
 from memtrack.errors import RecordingError
 from memtrack.events import RECORD_BYTES
+from memtrack.figures import Peak
 
 FORMAT: Final = "memtrack"
 VERSION: Final = 1
@@ -134,6 +136,15 @@ def _is_status(value: object) -> bool:
     )
 
 
+def _is_peak(value: object) -> bool:
+    return isinstance(value, dict) and value.keys() == _PEAK and all(_is_figure(figure) for figure in value.values())
+
+
+def _is_figure(value: object) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63)
+
+
+_PEAK: Final = {field.name for field in fields(Peak)}
 _Check: TypeAlias = Callable[[object], bool]
 _HEADER: Final[dict[str, _Check]] = {
     "byte_order": lambda value: value in ("little", "big"),
@@ -149,4 +160,6 @@ _TRAILER: Final[dict[str, _Check]] = {
     "losses": _is_counts,
     "end_ns": _is_count,
     "status": _is_status,
+    "peak": _is_peak,
+    "rmap_peak": lambda value: value is None or _is_peak(value),
 }

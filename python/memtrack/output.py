@@ -37,16 +37,17 @@ class Output:
     What it overwrites stays as it was until then, so that a run which comes to nothing costs no old recording.
     """
 
-    def __init__(self, path: Path, invoker: Invoker, *, replaces: bool) -> None:
+    def __init__(self, path: Path, invoker: Invoker, *, replaces: bool, hidden: bool) -> None:
         """With the rights of `invoker`, who owns the file. Raises OSError."""
         self._path = path
+        self._replaces = replaces
         self._invoker = invoker
         self._made: Path | None = path
         self._kept = False
         # Read access too: the recording is read back. O_EXCL follows no link and opens nothing that exists.
         flags = os.O_RDWR | os.O_CLOEXEC
         with _rights_of(invoker):
-            if not replaces:
+            if not replaces and not hidden:
                 fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
             else:
                 try:
@@ -64,17 +65,25 @@ class Output:
         if self._made != self._path:
             try:
                 with _rights_of(self._invoker):
-                    if self._made is None:
-                        # Only a rename can replace what is there, so it needs a name for a moment.
-                        name = _temporary_name(self._path)
-                        fd = self.file.fileno()
-                        # src_dir_fd has no meaning here, but makes it linkat(2), which follows the link to the file.
-                        os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=fd, follow_symlinks=True)
-                        self._made = name
-                    self._made.replace(self._path)
+                    self._name()
             except OSError as error:
                 raise _cannot_write(self._path, error) from error
         self._kept = True
+
+    def _name(self) -> None:
+        """Only a rename can replace what is there, and only a link fails where something has come to be there."""
+        if self._made is None:
+            name = _temporary_name(self._path) if self._replaces else self._path
+            fd = self.file.fileno()
+            # src_dir_fd has no meaning here, but makes it linkat(2), which follows the link to the file.
+            os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=fd, follow_symlinks=True)
+            self._made = name
+        elif not self._replaces:
+            os.link(self._made, self._path, follow_symlinks=False)
+            self._made.unlink()
+            self._made = self._path
+        if self._replaces:
+            self._made.replace(self._path)
 
     def write(self, content: bytes) -> None:
         """All of it, or OutputError."""
@@ -96,8 +105,8 @@ class Output:
                 self._made.unlink()
 
 
-def create(path: str | os.PathLike[str], invoker: Invoker, *, overwrite: bool = False) -> Output:
-    """Makes `path` with the rights of `invoker`.
+def create(path: str | os.PathLike[str], invoker: Invoker, *, overwrite: bool = False, hidden: bool = False) -> Output:
+    """Makes `path` with the rights of `invoker`; where it is `hidden`, it has no such name until it is kept.
 
     The last part of the path is never followed where it is a link. What exists is only replaced where `overwrite` says
     so and it is a regular file.
@@ -108,7 +117,7 @@ def create(path: str | os.PathLike[str], invoker: Invoker, *, overwrite: bool = 
             exists = _check_replaceable(path)
         if exists and not overwrite:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-        return Output(path, invoker, replaces=exists)
+        return Output(path, invoker, replaces=exists, hidden=hidden)
     except OSError as error:
         raise _cannot_write(path, error) from error
 

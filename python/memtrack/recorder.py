@@ -94,7 +94,7 @@ class Tracker:
                 "without events there is neither a recording file nor a rmap layer", "leave out output and rmap"
             )
         self._ring_bytes = _ring_bytes(ring_bytes)
-        if not 0 < max_processes <= _MAX_PROCESSES:
+        if not isinstance(max_processes, int) or not 0 < max_processes <= _MAX_PROCESSES:
             raise UsageError(f"room for {max_processes} processes is not possible", f"1 to {_MAX_PROCESSES} is")
         self._max_processes = max_processes
         self._command = [os.fsdecode(argument) for argument in command]
@@ -214,12 +214,16 @@ class Tracker:
                 self._adopted_in_part |= not probes.adopt_children()
                 self._consumer.go_on_later()
         if not adopted:
-            raise UsageError(f"cannot adopt process {pid}: there is none, or it belongs to the tree already")
+            raise UsageError(
+                f"cannot adopt process {pid}: there is none with memory of its own, or it belongs to the tree already"
+            )
         return adopted
 
     def mark(self, label: str, kind: MarkKind = MarkKind.INSTANT) -> None:
-        """Puts a label into the recording, cut to 20 bytes of UTF-8."""
+        """Puts a label into the recording, cut to 20 bytes of UTF-8; into none where only totals are recorded."""
         self._entered()
+        if not isinstance(label, str):
+            raise TypeError(f"a label is text, and not {label!r}")
         now = time.monotonic_ns()
         self._consumer.mark(now, mark(now, os.getpid(), threading.get_native_id(), kind, label))
 
@@ -262,6 +266,8 @@ class Tracker:
         return self._write_failure
 
     def _entered(self) -> Probes:
+        if self._recording is not None:
+            raise UsageError("the tracker has been left", "make another, and use it within its with block")
         if self._probes is None:
             raise UsageError("the tracker is not entered", "use it as a context manager")
         return self._probes
@@ -432,6 +438,10 @@ def _detail(events: bool, resolution: str | None) -> Detail:
         return EVERY_EVENT if events else TOTALS_ONLY
     if not events:
         raise UsageError("a resolution is one of events", "leave one of the two out")
+    if not isinstance(resolution, str):
+        raise UsageError(
+            f"a resolution of {resolution!r} is not known", "give a size or a time, as in '64KiB' or '1ms'"
+        )
     return at_resolution(resolution)
 
 
@@ -470,6 +480,8 @@ def _ring_bytes(wanted: int | None) -> int:
     page = os.sysconf("SC_PAGESIZE")
     if wanted is None:
         return default_ring_bytes(page, page * os.sysconf("SC_PHYS_PAGES"), os.cpu_count() or 1)
+    if not isinstance(wanted, int):
+        raise UsageError(f"ring_bytes is a number, and not {wanted!r}", "64 << 20 are 64 MiB")
     if wanted < page or wanted & (wanted - 1) or wanted > 1 << 30:
         raise UsageError(f"a ring of {wanted} bytes is not possible", f"use a power of two from {page} to {1 << 30}")
     return wanted

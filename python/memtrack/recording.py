@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, BinaryIO, NamedTuple
 
 from memtrack import batches, layers, readahead, reducer, report, seek
@@ -26,7 +27,8 @@ class Recording:
 
     `complete` is false where anything of the file is missing or damaged, or a process was left out for want of room;
     `problems` says what. Lost events are another matter: `lost_events` counts them, and a complete recording may have
-    some. So it may have `doubts`, which say what figures may be off by.
+    some; it is None where the end is missing, which would tell. So it may have `doubts`, which say what figures may be
+    off by.
     """
 
     def __init__(
@@ -50,7 +52,8 @@ class Recording:
         self.processes_left = result.processes_left
         self.event_counts = result.events
         end = trailer or {}
-        self.lost_events: int = max(result.lost_events, end.get("lost_events", 0))
+        lost_events = max(result.lost_events, end.get("lost_events", 0))
+        self.lost_events: int | None = lost_events if lost_events or trailer is not None else None
         self.losses: dict[str, int] | None = end.get("losses")
         self.command: list[str] = header.get("command", [])
         self.page_size: int = header["page_size"]
@@ -147,11 +150,22 @@ def open(path: str | os.PathLike[str] | BinaryIO) -> Recording:  # noqa: A001 # 
             for frame in readahead.views(reader):
                 timeline.feed(frame)
             result = timeline.result()
+            if reader.problems and reader.trailer:
+                result = _with_peaks_of(reader.trailer, result)
         except MemoryError as error:  # so many processes
             raise RecordingError(
                 f"cannot read {reader.name}: it needs more memory than there is", "zstd -dc still gives the events"
             ) from error
         return Recording(path, reader.header, reader.trailer, result, reader.problems)
+
+
+def _with_peaks_of(trailer: dict[str, Any], result: Result) -> Result:
+    """What was computed while recording is of all events, and so better than what can be made of the frames left."""
+    if trailer.get("peak"):
+        result = replace(result, peak=Peak(**trailer["peak"]))
+    if trailer.get("rmap_peak"):
+        result = replace(result, rmap_peak=Peak(**trailer["rmap_peak"]))
+    return result
 
 
 def of(

@@ -171,9 +171,20 @@ def _ending(recording: Recording) -> str:
         how = f"with exit status {recording.status.exit_code}"
     else:
         how = "not known"
-    text = how if recording.duration_ns is None else f"{how}, after {duration(recording.duration_ns)}"
+    text = f"{how}, {lasted}" if (lasted := _lasted(recording)) else how
     left = recording.processes_left
-    return f"{text}; {_count(left, 'process', 'processes')} of the tree lived on" if left else text
+    if not left:
+        return text
+    fate = "of the tree lived on" if recording.trailer is not None else "not seen to end"
+    return f"{text}; {_count(left, 'process', 'processes')} {fate}"
+
+
+def _lasted(recording: Recording) -> str | None:
+    """How long the command ran, where one was named and its end is known; else how long was recorded."""
+    first = recording.processes[0] if recording.command and recording.processes else None
+    if first and first.start_ns is not None and first.end_ns is not None:
+        return f"after {duration(max(0, first.end_ns - first.start_ns))}"
+    return None if recording.duration_ns is None else f"recorded for {duration(recording.duration_ns)}"
 
 
 def _peak_text(peak: Peak, recording: Recording) -> str:
@@ -188,7 +199,9 @@ def _peak_text(peak: Peak, recording: Recording) -> str:
 
 def _lost(recording: Recording) -> str:
     if not recording.lost_events:
-        return "nothing" if recording.trailer is not None else "not known"
+        if recording.lost_events is None:
+            return "not known"
+        return "nothing" if recording.complete else "nothing while it was recorded"
     events = _count(recording.lost_events, "event", "events")
     ways = ", ".join(f"{count:,} {shown(way)}" for way, count in (recording.losses or {}).items() if count)
     return f"{events}{f' ({ways})' if ways else ''}; after a loss figures start anew from the kernel's counters"
@@ -246,7 +259,9 @@ def _tree(recording: Recording) -> list[str]:
     hidden = [process for index, process in enumerate(processes) if index not in kept]
     if hidden:
         largest = max((process.peak.rss_bytes or 0 for process in hidden), default=0)
-        lines.append(f"and {_count(len(hidden), 'process', 'processes')} more, none above {size(largest)}")
+        lines.append(
+            f"and {_count(len(hidden), 'process', 'processes')} more, none above {size(largest)} (--json has all)"
+        )
     return lines
 
 

@@ -130,7 +130,7 @@ def run(row: Row, built: Path, *, rmap: bool) -> Outcome:
                 problems += _rises(row, comparison, exact, variables)
                 for check in row.checks if not problems else ():  # they rely on a run that went as it should
                     problems += check(Run(recording, report, session, exact))
-            return Outcome(row, None, plan.rmap.reason, comparison, problems, recording.lost_events)
+            return Outcome(row, None, plan.rmap.reason, comparison, problems, recording.lost_events or 0)
 
 
 def _whole(recording: Recording, report: Report) -> list[str]:

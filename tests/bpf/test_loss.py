@@ -44,7 +44,7 @@ def test_figures_are_exact_again_after_loss(workloads: Path, tmp_path: Path, cou
             process = tracker.spawn(command, env=os.environ | {"MEMTRACK_ORACLE": str(report_path)})
             assert process.wait(300) == 0
         with tracker.recording as recording:
-            assert recording.lost_events > 0
+            assert recording.lost_events
     watched = points.read(report_path).watched
     assert [point.name for point in watched] == ["rested", "more"]
     comparison = replay.compare(recording_path, watched, cached=cached)
@@ -123,6 +123,7 @@ def test_what_skipped_programs_have_not_seen_is_told_anew(monkeypatch: pytest.Mo
     process.kill()
     process.communicate()
     with tracker.recording as recording:
+        assert recording.lost_events is not None
         assert recording.lost_events >= skipped  # from 7.0 on it may have been more in truth
         assert recording.losses == {**dict.fromkeys(recording.losses or {}, 0), "skipped": recording.lost_events}
         in_file = [event.lost_events for event in recording.events() if isinstance(event, Lost)]

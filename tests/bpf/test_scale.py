@@ -215,6 +215,7 @@ def test_with_less_room_what_is_recorded_is_true(crowded: Recorded) -> None:
     parents = sum(process.ppid == from_start[0].pid for process in from_start)
     assert 0 < parents <= PARENTS
     unknown = (PARENTS - parents) * (PROCESSES // PARENTS)
+    assert recording.lost_events
     assert recording.lost_events >= len(held) - MAX_PROCESSES - unknown
     adopted = [process for process in recording.processes if process.start_ns is None]
     assert len(from_start) == MAX_PROCESSES

@@ -48,7 +48,7 @@ def test_outside_its_block_it_tracks_nothing(use: Callable[[Tracker], Any]) -> N
         use(tracker)
     with tracker:
         pass
-    with tracker.recording, pytest.raises(UsageError, match="the tracker is not entered"):
+    with tracker.recording, pytest.raises(UsageError, match="the tracker has been left"):
         use(tracker)
 
 
@@ -71,6 +71,20 @@ def test_it_is_entered_once() -> None:
         pass
     with tracker.recording as recording:
         assert recording.complete
+
+
+@pytest.mark.parametrize(
+    "options", [{"ring_bytes": "64KiB"}, {"resolution": 65536}, {"max_processes": "many"}, {"max_processes": None}]
+)
+def test_options_of_another_type(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Tracker(**options)
+
+
+def test_a_label_of_another_type() -> None:
+    with Tracker() as tracker, pytest.raises(TypeError, match="a label is text, and not 5"):
+        tracker.mark(5)  # type: ignore[arg-type]
+    tracker.recording.close()
 
 
 @pytest.mark.parametrize("size", [0, -1, 1, 4095, 4097, 3 << 12, 1 << 31, 1 << 80])
@@ -153,7 +167,9 @@ def test_processes_that_cannot_be_adopted(sleeper: subprocess.Popen[bytes]) -> N
     kernel_threads = [2] if Path("/proc/2/cmdline").exists() and not Path("/proc/2/cmdline").read_bytes() else []
     with Tracker() as tracker:
         for pid in (gone.pid, zombie.pid, *kernel_threads):
-            with pytest.raises(UsageError, match=rf"^cannot adopt process {pid}: there is none, or it belongs"):
+            with pytest.raises(
+                UsageError, match=rf"^cannot adopt process {pid}: there is none with memory of its own, or it belongs"
+            ):
                 tracker.adopt(pid)
         assert tracker.adopt(sleeper.pid) == 1
         with pytest.raises(UsageError, match="it belongs to the tree already"):

@@ -251,8 +251,10 @@ def test_a_key_while_memtrack_prepares_reaches_the_command_or_ends_it(heard: Pat
     with Terminal([*MEMTRACK, "record", "-o", recording, "--", *LISTENER, heard]) as terminal:
         until(recording.exists)
         terminal.press(INTERRUPT)
-        # Either it came before the listener could listen, or it was heard.
-        ended = until(lambda: "SIGINT" in lines(heard) or "by SIGINT" in recorded_text(recording))
+        # It came before there was a command, or before that could listen, or it was heard.
+        ended = until(
+            lambda: "SIGINT" in lines(heard) or not recording.exists() or "by SIGINT" in recorded_text(recording)
+        )
         assert ended
         time.sleep(SETTLE_S)
         if is_ready(heard):
@@ -332,3 +334,17 @@ def is_running(pid: int) -> bool:
         return state_of(pid) != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_control_c_while_modules_are_imported() -> None:
+    """The system ends it, as with any program; Python would show where it was."""
+    command = [sys.executable, "-X", "importtime", "-m", "memtrack", "doctor"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        for line in process.stderr:
+            if line.endswith("memtrack.errors\n"):
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.stderr.read()
+    assert "Traceback" not in rest
+    assert process.returncode == -signal.SIGINT

@@ -426,6 +426,24 @@ def test_a_frame_that_is_missing_or_twice_is_noticed() -> None:
         assert Read(data).problems == ["its seek table does not match its frames"]
 
 
+@pytest.mark.parametrize("frame", [1, 2, 3])
+def test_peaks_are_of_all_that_was_recorded_whatever_is_damaged(frame: int) -> None:
+    """What is left of the events adds up to less, or to fewer kinds of memory."""
+    peak = {"rss_bytes": 9, "anon_bytes": 4, "file_bytes": 5, "shmem_bytes": 0, "swap_bytes": 1, "at_ns": 7}
+    trailer = {"peak": peak | {"processes": 2}, "rmap_peak": None}
+    data = bytearray(recording(*FRAMES, trailer=trailer))
+    data[(starts(bytes(data))[frame] + starts(bytes(data))[frame + 1]) // 2] ^= 0xFF
+    found = memtrack.open(io.BytesIO(data))
+    assert not found.complete
+    assert found.trailer
+    assert found.report()["peak"] == trailer["peak"]
+    # What is no peak in a trailer stands for none.
+    for bad in ({}, peak, peak | {"processes": "2"}, peak | {"processes": 1 << 63}, [9], None):
+        data = bytearray(recording(*FRAMES, trailer={"peak": bad}))
+        data[(starts(bytes(data))[frame] + starts(bytes(data))[frame + 1]) // 2] ^= 0xFF
+        assert memtrack.open(io.BytesIO(data)).peak.rss_bytes != 9
+
+
 def test_damage_in_many_places_comes_to_an_end() -> None:
     bad, _ = CLAIMS["no content"]
     read = Read(SMALL[:HEADER_END] + bad * 100_000 + SMALL[HEADER_END:])

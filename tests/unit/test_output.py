@@ -53,6 +53,29 @@ def test_a_new_file_has_its_name_at_once(tmp_path: Path) -> None:
     assert path.read_bytes() == b"content"
 
 
+@pytest.mark.usefixtures("kind_of_file_system")
+def test_a_hidden_file_has_its_name_when_it_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    with create(path, SELF, hidden=True) as made:
+        made.write(b"content")
+        assert not path.exists()
+        made.keep()
+    assert [found.name for found in tmp_path.iterdir()] == ["new"]
+    assert path.read_bytes() == b"content"
+
+
+@pytest.mark.usefixtures("kind_of_file_system")
+def test_a_hidden_file_overwrites_nothing_that_has_come_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    with create(path, SELF, hidden=True) as made:
+        made.write(b"content")
+        path.write_bytes(b"another's")
+        with pytest.raises(OutputError, match="exists"):
+            made.keep()
+    assert [found.name for found in tmp_path.iterdir()] == ["new"]
+    assert path.read_bytes() == b"another's"
+
+
 def test_what_is_not_kept_goes_away(tmp_path: Path) -> None:
     with create(tmp_path / "new", SELF) as made:
         made.file.write(b"content")

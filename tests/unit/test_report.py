@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 from typing import Any
 
 import pytest
 
 import memtrack
-from memtrack import report
+from memtrack import container, report
 from memtrack.recording import Recording
 from tests.unit import streams
 from tests.unit.streams import ANON, FILE, MIB, SHMEM, SOURCES, SWAP, Stream
@@ -145,7 +146,7 @@ def tree(found: Recording) -> list[str]:
 def test_text() -> None:
     assert lines(opened(build(), trailer=END)) == [
         "command         make -j2",
-        "ended           with exit status 2, after 1.40 s",
+        "ended           with exit status 2, after 1.30 s",
         "peak            37.0 MiB = 30.0 MiB anon + 3.0 MiB file + 4.0 MiB shmem, at 504.0 ms, summed over 2 processes",
         "lost            nothing",
         "rss hooks       tp_btf/rss_stat (exact per-CPU sum)",
@@ -203,10 +204,10 @@ def test_layers_that_differ_are_told() -> None:
 @pytest.mark.parametrize(
     ("status", "text"),
     [
-        ({"exit_code": 0, "signal": None}, "with exit status 0, after 1.0 ms"),
-        ({"exit_code": None, "signal": 11}, "by SIGSEGV, after 1.0 ms"),
-        ({"exit_code": None, "signal": 40}, "by signal 40, after 1.0 ms"),
-        ({"exit_code": None, "signal": None}, "not known, after 1.0 ms"),
+        ({"exit_code": 0, "signal": None}, "with exit status 0, recorded for 1.0 ms"),
+        ({"exit_code": None, "signal": 11}, "by SIGSEGV, recorded for 1.0 ms"),
+        ({"exit_code": None, "signal": 40}, "by signal 40, recorded for 1.0 ms"),
+        ({"exit_code": None, "signal": None}, "not known, recorded for 1.0 ms"),
     ],
 )
 def test_how_it_ended(status: dict[str, int | None], text: str) -> None:
@@ -215,8 +216,19 @@ def test_how_it_ended(status: dict[str, int | None], text: str) -> None:
 
 def test_processes_that_live_on_are_shown_with_what_they_hold() -> None:
     found = opened(Stream().root(10, anon=9 * MIB).rss(10, ANON, 7 * MIB))
-    assert labelled(found, "ended") == ["with exit status 0, after 1.0 ms; 1 process of the tree lived on"]
+    assert labelled(found, "ended") == ["with exit status 0, recorded for 1.0 ms; 1 process of the tree lived on"]
     assert "alive, 7.0 MiB" in tree(found)[1]
+
+
+def test_processes_of_a_file_that_was_cut_are_not_said_to_have_lived_on() -> None:
+    data = streams.recording(Stream().root(10, anon=9 * MIB).data)
+    found = memtrack.open(io.BytesIO(data[: data.index(struct.pack("<I", container.TRAILER_MAGIC))]))
+    (ended,) = labelled(found, "ended")
+    assert ended.startswith("not known, recorded for ")
+    assert ended.endswith("; 1 process not seen to end")
+    assert labelled(found, "lost") == ["not known"]
+    assert found.lost_events is None
+    assert found.report()["lost_events"] is None
 
 
 def test_what_was_not_observed_is_a_dash() -> None:
@@ -256,7 +268,7 @@ def test_damage_is_told() -> None:
     found = memtrack.open(io.BytesIO(data[:-1]))
     (problem,) = labelled(found, "incomplete")
     assert "was cut" in problem
-    assert labelled(found, "lost") == ["nothing"]  # the trailer is there
+    assert labelled(found, "lost") == ["nothing while it was recorded"]  # the trailer is there
     noise = data[: data.index(b"\x28\xb5\x2f\xfd")] + b"\x28\xb5\x2f\xfd" * 50
     found = memtrack.open(io.BytesIO(noise))
     assert len(labelled(found, "incomplete")) == 5
@@ -305,7 +317,7 @@ def test_a_long_tree_is_cut_to_its_largest() -> None:
     assert len(shown) == 1 + 14 + 1
     assert len(lines(found)) <= 24
     assert shown[1].split()[-2:] == ["10", "job"]  # an ancestor stays, however small
-    assert shown[-1] == "and 487 processes more, none above 98.0 MiB"
+    assert shown[-1] == "and 487 processes more, none above 98.0 MiB (--json has all)"
     sizes = [float(line.split()[0]) for line in shown[2:-1]]
     assert sorted(sizes, reverse=True) == [100.0] * 5 + [99.0] * 5 + [98.0] * 3
     pids = [int(line.split()[-2]) for line in shown[2:-1]]
@@ -317,7 +329,7 @@ def test_a_tree_that_is_one_long_line() -> None:
     for pid in range(2, 3000):
         stream.fork(pid, pid - 1).sync(pid, anon=MIB)
     found = opened(stream)
-    assert tree(found)[-1] == "and 2,985 processes more, none above 1.0 MiB"
+    assert tree(found)[-1] == "and 2,985 processes more, none above 1.0 MiB (--json has all)"
     assert tree(found)[14].endswith("14" + "  " * 14 + "job")
 
 
