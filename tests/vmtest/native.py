@@ -35,8 +35,8 @@ DISTRIBUTIONS_LEFT_OUT = (
         "build",
     ),
 )
-# Programs of the host that help in looking at a guest; left out where the host lacks them.
-HOST_PROGRAMS = ("bpftool", "strace")
+# Programs of the host that help in looking at a guest, or are recorded there; left out where the host lacks them.
+HOST_PROGRAMS = ("bpftool", "strace", "git", "redis-server", "redis-cli")
 # glibc loads it by name when a thread is cancelled, so no ELF file lists it.
 LOADED_BY_NAME = ("libgcc_s.so.1",)
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
