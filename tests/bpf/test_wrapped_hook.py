@@ -43,5 +43,7 @@ def test_every_page_counts_once(name: str, workloads: Path, monkeypatch: pytest.
     monkeypatch.setattr(hooks, "choose", wrapped)
     (row,) = (row for row in ROWS if row.name == name)
     outcome = harness.run(row, workloads, rmap=True)
+    if outcome.rmap_reason is not None:  # what it may be, the kernel matrix says
+        pytest.skip(outcome.rmap_reason)
     assert not outcome.problems, "\n".join(outcome.problems)
     assert outcome.pages_off(RMAP) == 0
