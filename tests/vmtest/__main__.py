@@ -47,10 +47,11 @@ def main(arguments: Sequence[str]) -> int:
             return check_archive(rows)
         if options.table:
             return show_table(rows)
-        # The newest first: they have the most to run, and what is long should not begin last.
-        chosen = [rows.kernel(name) for name in options.kernels] or [
-            kernel for kernel in reversed(rows.kernels) if kernel.ci or not options.ci
-        ]
+        # Then the newest: they have the most to run, and what is long should not begin last.
+        chosen = [rows.kernel(name) for name in options.kernels] or sorted(
+            (kernel for kernel in reversed(rows.kernels) if kernel.ci or not options.ci),
+            key=lambda kernel: not kernel.slow,
+        )
         if command is None:
             return run_suite(rows, chosen, options)
         if len(options.kernels) != 1:

@@ -34,8 +34,8 @@ class Kernel:
     `name` is what the command line calls it; `series` and `flavour` select the package (6.12, cloud-amd64). `rss` and
     `rmap` are what this kernel must reach, in the words of `memtrack doctor --json`. `boot` is added to the kernel's
     command line. `possible_processors`: how many the kernel is to believe that it might get, if more than the two
-    that it has. `ci`: part of what CI runs. `skips`: workloads that this kernel may be unable to run; any other must
-    run.
+    that it has. `ci`: part of what CI runs. `slow`: takes longest, and begins first. `skips`: workloads that this
+    kernel may be unable to run; any other must run.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Kernel:
     memory_mib: int = 2048
     possible_processors: int = 0
     ci: bool = False
+    slow: bool = False
     skips: tuple[str, ...] = ()
 
 
