@@ -7,21 +7,23 @@ Recording (`record`, `Tracker`) needs Linux, the native extension and the right 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 # `python -m memtrack` looks in the current directory first, and so would every import from here on. That directory is
 # of whoever is recorded, and this may be root: a file there that is named like a module is none of ours. While -m looks
 # for its module, argv begins with "-m" instead of a path.
 if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)] in ("memtrack", "-mmemtrack"):
-    # Ctrl-C while all this is imported ends the program, as it does later: without a traceback. See __main__.py.
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         if sys.path[:1] == [os.getcwd()]:  # noqa: PTH109 - pathlib would be looked for there
             del sys.path[0]
     except OSError:  # the directory has gone, and Python has not put it there
         pass
+
+    import signal
+
+    # Ctrl-C while the rest is imported ends the program, as it does later: without a traceback. See __main__.py.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from typing import TYPE_CHECKING, Any
 
