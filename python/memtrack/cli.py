@@ -232,7 +232,7 @@ def _record(options: argparse.Namespace) -> int:
         code, failure = _track(tracker, command, made, wait=options.wait)
         result = tracker.recording
         _say(report.to_text(result))
-        if options.rmap and result.sources["rmap"]["reason"]:
+        if (options.rmap or (made is not None and recorder.rmap_wanted())) and result.sources["rmap"]["reason"]:
             _say("\nmemtrack: the rmap layer is off, for the reason above (python -m memtrack doctor says more)")
         if made is not None:
             _say(f"\nrecording: {report.shown(path)} (python -m memtrack report {report.shown(path)})")

@@ -163,7 +163,7 @@ def _with_peaks_of(trailer: dict[str, Any], result: Result) -> Result:
     """What was computed while recording is of all events, and so better than what can be made of the frames left."""
     if trailer.get("peak"):
         result = replace(result, peak=Peak(**trailer["peak"]))
-    if trailer.get("rmap_peak"):
+    if result.rmap_peak is not None and trailer.get("rmap_peak"):  # None: there was no such layer
         result = replace(result, rmap_peak=Peak(**trailer["rmap_peak"]))
     return result
 

@@ -107,6 +107,7 @@ def test_everybody_is_told_the_same(variable: str | None, tmp_path: Path, monkey
     assert found["tier"] == rmap["tier"]
     assert (found["reason"] or "").startswith(rmap["reason"] or "")  # it may know what stands behind a refusal
     (line,) = [line for line in done.err.splitlines() if line.startswith("rmap hooks")]
+    assert ("memtrack: the rmap layer is off" in done.err) == (rmap["tier"] is None)
     if rmap["tier"] is None:
         assert line.split(maxsplit=2)[2] == f"off ({rmap['reason']})"
         assert (rmap["hooks"], counted, peak, layers) == ([], 0, None, None)

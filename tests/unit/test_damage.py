@@ -437,6 +437,13 @@ def test_peaks_are_of_all_that_was_recorded_whatever_is_damaged(frame: int) -> N
     assert not found.complete
     assert found.trailer
     assert found.report()["peak"] == trailer["peak"]
+    # Nor has it a layer that the header does not know of.
+    trailer = {"rmap_peak": trailer["peak"]}
+    for tier in ("folio", None):
+        sources = {"rmap": {"tier": tier, "hooks": ["x"], "reason": None}}
+        data = bytearray(recording(*FRAMES, header={"sources": sources}, trailer=trailer))
+        data[(starts(bytes(data))[frame] + starts(bytes(data))[frame + 1]) // 2] ^= 0xFF
+        assert memtrack.open(io.BytesIO(data)).report()["rmap_peak"] == (trailer["rmap_peak"] if tier else None)
     # What is no peak in a trailer stands for none.
     for bad in ({}, peak, peak | {"processes": "2"}, peak | {"processes": 1 << 63}, [9], None):
         data = bytearray(recording(*FRAMES, trailer={"peak": bad}))
